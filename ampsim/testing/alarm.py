@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ampsim.testing.lines import TESTING
+
 AGAIN = 1.0  # seconds between one alarm and the next: the first is lost where Python swallows exceptions
 SOON = 0.01  # seconds at least until the alarm looks again how much was computed
 WALL = 5.0  # seconds by the clock for each of the limit's, which are of CPU time
-_TESTING = str(Path(__file__).parents[1])
 
 
 class OverdueError(BaseException):
@@ -67,6 +68,6 @@ def alarm(limit: float) -> Iterator[None]:
 def place(error: BaseException) -> str:
     """Return where the scaler was when an alarm rang: the last call of ampsim.testing, and those from there on."""
     *calls, _ring = traceback.extract_tb(error.__traceback__)
-    after = 1 + max(index for index, call in enumerate(calls) if call.filename.startswith(_TESTING))
+    after = 1 + max(index for index, call in enumerate(calls) if call.filename.startswith(TESTING))
     theirs = [*calls[after : after + 3], *calls[after + 3 :][-1:]] or calls[-1:]
     return ", ".join(f"{Path(call.filename).name}:{call.lineno} in {call.name}" for call in theirs)

@@ -9,7 +9,8 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 START = Path.cwd()  # places are shown relative to it, also after a script changes its folder
-OWN = str(Path(__file__).parent)
+TESTING = f"{Path(__file__).parent}{os.sep}"
+OWN = f"{Path(__file__).parents[1]}{os.sep}"  # wherever it is installed, it is no library of the user's
 TORCH = f"-packages{os.sep}torch{os.sep}"
 STANDARD = sysconfig.get_paths()["stdlib"]
 
@@ -23,10 +24,10 @@ def where() -> str:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name, line = frame.f_code.co_filename, frame.f_lineno
-        if "-packages" in name and TORCH not in name:
-            library = library or f"{name.rpartition('-packages/')[2]}:{line}"
-        elif is_users(name):
+        if is_users(name):
             return f"{shown(name)}:{line}" + (f" in {library}" if library else "")
+        if "-packages" in name and TORCH not in name and not name.startswith(OWN):
+            library = library or f"{name.rpartition('-packages/')[2]}:{line}"
         frame = frame.f_back
     return library or "unknown place"
 
@@ -40,7 +41,7 @@ def function() -> object:
 
 
 def is_users(file: str) -> bool:
-    """Return whether a file is a user's, and not of a package, of Python, or of ampsim.testing."""
+    """Return whether a file is a user's, and not of a package, of Python, or of ampsim."""
     return "-packages" not in file and not file.startswith((OWN, STANDARD, "<"))
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ampsim.testing.lines import is_users
+
 
 class LoopError(Exception):
     """The loop cannot be checked: wrong usage, or an exception in the loop. No check failed."""
@@ -55,7 +57,7 @@ def blame_user_code(where: str) -> Iterator[None]:
         raise
     except (Exception, SystemExit) as error:
         theirs = [
-            call for call in traceback.extract_tb(error.__traceback__) if is_theirs(call.filename)
+            call for call in traceback.extract_tb(error.__traceback__) if is_users(call.filename)
         ]
         at = f" ({Path(theirs[-1].filename).name}:{theirs[-1].lineno})" if theirs else ""
         raise LoopError(
@@ -69,8 +71,3 @@ def _explained(text: str) -> str:
 
     known = error_in(text)
     return f"\n  cause    {known['cause']}\n  fix      {known['fix']}" if known else ""
-
-
-def is_theirs(filename: str) -> bool:
-    """Return whether a file is the user's."""
-    return "site-packages" not in filename and Path(__file__).parent not in Path(filename).parents

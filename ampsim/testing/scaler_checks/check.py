@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from traceback import FrameSummary, extract_tb
 from typing import Any
 
@@ -17,6 +16,7 @@ from ampsim.testing.alarm import OverdueError, alarm, place
 from ampsim.testing.check import BrokenError, Check, RaisedError, described, stating
 from ampsim.testing.examples import Examples
 from ampsim.testing.judge import NotApplicableError, given_up
+from ampsim.testing.lines import TESTING
 from ampsim.testing.scaler_checks.example import Example, example_of, readable
 from ampsim.testing.scaler_checks.found_inf_adapter import FoundInfAdapter
 from ampsim.testing.scaler_checks.subject import Subject, as_subject
@@ -37,7 +37,6 @@ OPTIONAL = {  # a generated value of this name is False for a scaler without thi
     "overrides": "override",
     "sets": "setters",
 }
-_TESTING = str(Path(__file__).parents[1])
 
 
 @dataclass(frozen=True)
@@ -183,7 +182,7 @@ class ScalerCheck(Check):
             if not example.may_give_up():
                 raise
         except AssertionError as error:
-            if extract_tb(error.__traceback__)[-1].filename.startswith(_TESTING):
+            if extract_tb(error.__traceback__)[-1].filename.startswith(TESTING):
                 # where pytest has rewritten the check, its own words follow the check's
                 text = str(error).partition("\nassert ")[0]
                 raise BrokenError(text or "the property does not hold") from None
@@ -215,7 +214,7 @@ class ScalerCheck(Check):
 def _user_frames(error: BaseException) -> list[str]:
     """Return the calls after the last one in ampsim.testing, as ``file:line in function: code``."""
     frames = extract_tb(error.__traceback__)
-    ours = [n for n, frame in enumerate(frames) if frame.filename.startswith(_TESTING)]
+    ours = [n for n, frame in enumerate(frames) if frame.filename.startswith(TESTING)]
     theirs: Sequence[FrameSummary] = frames[ours[-1] + 1 :] if ours else frames
     shown = [*theirs[:3], *theirs[3:][-1:]]
     return [f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}" for frame in shown]
