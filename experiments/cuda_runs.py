@@ -8,7 +8,7 @@ are followed from row to row (`corpus/follow.py`). A row that none of them can p
 rule is that of the program, with the settings that the log, or else the program's configuration,
 gives. Most rows repeat the scale of the row before, so their share has no power: the score is the
 breaks among the *moves*, and the files without a break. The control is the same rule with a growth
-interval three times as long.
+interval three times as long; other wrong intervals show how near a rival may be.
 
 Device: cpu.
 """
@@ -32,6 +32,11 @@ from experiments.corpus.follow import Row, follow, unpacked
 
 DEVICES = ("cpu",)
 CONTROL = 3  # times the growth interval
+RIVALS: Mapping[str, Callable[[int], int]] = {  # other wrong growth intervals
+    "half": lambda interval: max(1, interval // 2),
+    "one more": lambda interval: interval + 1,
+    "twice": lambda interval: 2 * interval,
+}
 SHOWN, COLUMNS = 4, 150  # trajectories of an arm, and how fine they are
 Points = list[tuple[int, float]]  # step from the first one, or number of the row; log2 of the scale
 
@@ -84,19 +89,31 @@ def judge(run: runs.Run, steps: int) -> Record:
     if unfit or rule is None:
         return {**shown, "verdict": unfit or "no rule"}
     rows, counts_skips = list(unpacked(run["rows"], steps)), runs.counts_skips(run)
-    wrong = rule.replace(growth_interval=CONTROL * rule.growth_interval)
-    followed, control = (follow(each, rows, counts_skips=counts_skips) for each in (rule, wrong))
+    controlled = other(rule, lambda interval: CONTROL * interval)
+    followed, control = (
+        follow(each, rows, counts_skips=counts_skips) for each in (rule, controlled)
+    )
     return {
         **shown,
         "verdict": "differs" if followed.breaks else "reproduced",
         "moves": followed.moves,
         "breaks": followed.breaks,
         "control": len(control.breaks),
+        "rivals": {
+            name: len(follow(other(rule, wrong), rows, counts_skips=counts_skips).breaks)
+            for name, wrong in RIVALS.items()
+        },
+        "growths": followed.growths,
         "restarts": followed.restarts,
         "interval": rule.growth_interval,
         "hysteresis": rule.hysteresis,
         **budget(rule, rows, restarts=followed.restarts),
     }
+
+
+def other(rule: Rule, interval: Callable[[int], int]) -> Rule:
+    """Return a rule with another growth interval."""
+    return rule.replace(growth_interval=interval(rule.growth_interval))
 
 
 def points_of(run: runs.Run, steps: int) -> Points:

@@ -193,11 +193,13 @@ class Followed:
 
     Attributes:
         moves: Scales that differ from the scale shown before.
+        growths: Those that are above it.
         breaks: (step, kind) of each row that the rule cannot produce.
         restarts: Rows at a step that is not after the step before; following starts again there.
     """
 
     moves: int = 0
+    growths: int = 0
     breaks: list[tuple[int, str]] = field(default_factory=list)
     restarts: int = 0
 
@@ -239,7 +241,9 @@ def follow(rule: Rule, rows: Sequence[Row], *, counts_skips: bool) -> Followed:
                 states, row.step - now, known, row.after, counts_skips=counts_skips
             )
             if last is not None:
-                result.moves += sum(a != b for a, b in pairwise([last, *shown]))
+                changes = [b - a for a, b in pairwise([last, *shown]) if a != b]
+                result.moves += len(changes)
+                result.growths += sum(change > 0 for change in changes)
                 if not states:
                     result.breaks.append((row.step, kind_of_break(last, shown)))
         last = shown[-1] if shown else last
