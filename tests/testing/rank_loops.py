@@ -6,6 +6,7 @@ from functools import partial
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.swa_utils import AveragedModel
 
 from ampsim.testing import Loop
 from ampsim.torch import GradScaler
@@ -114,18 +115,22 @@ def accumulating(scaler, group=None):
 
 
 def ddp(scaler, group=None, context=lambda model: nullcontext()):
-    """Takes torch's own wrapper, on the default group."""
+    """Takes torch's own wrapper, on the default group, and keeps an average."""
     t = Trainer(scaler, ADAM)
     model = DistributedDataParallel(t.model) if group else t.model
+    average = AveragedModel(t.model)
 
     def step(batch):
         t.optimizer.zero_grad()
         for part in parts(batch):
             with context(model) if group else nullcontext():
                 scaler.scale(loss_of(model, part) / len(parts(batch))).backward()
+        scale = scaler.get_scale()
         t.update()
+        if scaler.get_scale() >= scale:  # the optimizer has stepped
+            average.update_parameters(t.model)
 
-    return Loop(step, t.state, split=cut)
+    return Loop(step, {**t.state, "average": average}, split=cut)
 
 
 RIGHT |= {"ours": ours, "accumulating": accumulating, "ddp": ddp}

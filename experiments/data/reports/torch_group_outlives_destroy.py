@@ -22,7 +22,8 @@ for imported_first in (False, True):
         continue
     if imported_first:
         import torch.distributed.nn
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    store = dist.HashStore()  # type: ignore[attr-defined]
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     dist.all_reduce(torch.ones(1))
     import torch.distributed.nn
 

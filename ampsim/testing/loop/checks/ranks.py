@@ -57,7 +57,9 @@ def _play(make: Make, groups: Sequence[Sequence[Batch]], bad: Collection[int]) -
         rank = group.rank()
         try:
             ranks[rank] = run = begin(make, SCALE, GROWTH_INTERVAL, group=group)
-            names = [*run.parameters()]
+            # An average has parameters that no gradient reaches.
+            owned = run.owners()
+            names = [name for name in run.parameters() if name in owned] or [*run.parameters()]
             # A NaN and a -inf in one element each, as some verdicts look for inf alone, or at one parameter.
             fault = Fault(math.nan, names[-1]) if rank == 0 else Fault(-math.inf, names[0])
             _train(run, groups, fault if rank in bad else None)
