@@ -204,25 +204,23 @@ def ranks_lose_bits(run: Result) -> Finding:
 @claim(
     "log.power",
     "log_power",
-    "A log that prints each overflow shows every seeded fault of a scaler in some runs, one that prints each tenth "
-    "scale shows most of the faults in every run, and no log contradicts the scaler without a fault",
+    "A log that prints each overflow shows every seeded fault of a scaler in half of the runs, one that prints each "
+    "tenth scale shows most of the faults in every run, and no log contradicts the scaler without a fault",
 )
 def logs_show_faults(run: Result) -> Finding:
-    def least(form: str) -> dict[str, float]:
-        arms = dict.fromkeys(record["arm"] for record in run.records)
+    def shares(form: str) -> dict[str, float]:
         return {
-            arm: min(record["shown"][form] / record["runs"] for record in run.arm(arm).records)
-            for arm in arms
+            arm: sum(row["shown"][form] for row in rows) / sum(row["runs"] for row in rows)
+            for arm, rows in run.arms.items()
         }
 
-    forms = run.records[0]["shown"]
-    right = max(record["shown"][form] for form in forms for record in run.arm("right").records)
-    printed, tenth = ({**least(form)} for form in ("overflows", "every 10"))
+    printed, tenth = shares("overflows"), shares("every 10")
+    right = max(shares(form)["right"] for form in run.records[0]["shown"])
     faults = [arm for arm in printed if arm != "right"]
-    some = [arm for arm in faults if printed[arm] > 0]
-    every = [arm for arm in faults if tenth[arm] == 1]
-    now = f"{len(some)} and {len(every)} of {len(faults)} faults; {right} runs of the right scaler"
-    return Finding(now, len(some) == len(faults), 2 * len(every) > len(faults), right == 0)
+    half = sum(printed[arm] >= 0.5 for arm in faults)
+    every = sum(tenth[arm] == 1 for arm in faults)
+    now = f"{half} and {every} of {len(faults)} faults; {right:.0%} of the right scaler's runs"
+    return Finding(now, half == len(faults), 2 * every > len(faults), right == 0)
 
 
 @claim(

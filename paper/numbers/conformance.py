@@ -3,7 +3,7 @@
 from functools import partial
 
 from ampsim.core.json_lines import Record
-from figures.derived_numbers import BROKEN, ends, failed_checks
+from figures.derived_numbers import BROKEN, adapters, ends, failed_checks
 from figures.results import Result
 from paper.values import Formula, Number
 
@@ -25,7 +25,7 @@ TITLES = {
 
 def of_scalers(run: Result, *, ours: bool) -> list[Record]:
     """Return the rows of our scalers, or of the others'."""
-    rows = [row for row in run.records if row["arm"] != "checks"]
+    rows = adapters(run)
     return [row for row in rows if row["requirement"].startswith("ampsim") is ours]
 
 

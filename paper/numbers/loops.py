@@ -143,6 +143,4 @@ NUMBERS: dict[str, Number | Formula] = {
     "census.wrong": census(wrong_loops, "d"),
     "census.repositories": census(lambda run: repositories(run.records), "d"),
     "census.corpus": Formula(in_corpus, ">=d"),
-    "census.low": Formula(lambda: interval_of_share()[0], ">=%0"),
-    "census.high": Formula(lambda: interval_of_share()[1], "<=%0"),
 }

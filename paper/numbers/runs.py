@@ -27,6 +27,16 @@ def total(rows: Iterable[Record], name: str) -> int:
     return sum(row[name] for row in rows)
 
 
+def rival(run: Result, interval: str) -> int:
+    """Return how many moves a rule with another interval cannot make."""
+    return sum(row["rivals"][interval] for row in followed(run))
+
+
+def both(run: Result) -> int:
+    """Return how many logs agree with the rule and contradict the control."""
+    return sum(row["control"] > 0 and not row["breaks"] for row in followed(run))
+
+
 def most_gpus(run: Result) -> int:
     """Return the largest number of GPUs of a run."""
     return max(int(row["gpus"] or 0) for row in cuda_runs(run))
@@ -69,8 +79,11 @@ NUMBERS: dict[str, Number | Formula] = {
     "cuda.whole": cuda(lambda run: whole(followed(run)), "d"),
     "cuda.moves": cuda(lambda run: total(followed(run), "moves"), ",d"),
     "cuda.breaks": cuda(lambda run: sum(len(row["breaks"]) for row in followed(run)), "d"),
+    "cuda.growths": cuda(lambda run: total(followed(run), "growths"), ",d"),
     "cuda.control": cuda(lambda run: total(followed(run), "control"), ",d"),
-    "cuda.control.logs": cuda(lambda run: sum(row["control"] > 0 for row in followed(run)), "d"),
+    "cuda.rival.half": cuda(lambda run: rival(run, "half"), ",d"),
+    "cuda.rival.next": cuda(lambda run: rival(run, "one more"), ",d"),
+    "cuda.both": cuda(both, "d"),
     "cuda.held.followed": cuda(lambda run: len(followed(run, held_out=True)), "words"),
     "cuda.held.whole": cuda(lambda run: whole(followed(run, held_out=True)), "words"),
     "cuda.held.repositories": cuda(
