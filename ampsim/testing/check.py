@@ -163,11 +163,11 @@ def by_cause(results: Sequence[Result]) -> list[tuple[Result, str]]:
 
 
 def _cause(result: Result) -> str:
-    """Return the hint of a finding, or what was raised; else its own first line."""
+    """Return the hint of a finding, or what was raised; else its own text."""
     first, *lines = result.text.splitlines() or [""]
     seen = first.partition(": ")[2]
     hints = [line for line in lines if line.startswith("  hint  ")]
-    return next(iter(hints), seen if seen.startswith("raised ") else first)
+    return next(iter(hints), seen if seen.startswith("raised ") else result.text)
 
 
 def without_findings(results: Iterable[Result]) -> list[Result]:

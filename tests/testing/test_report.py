@@ -107,6 +107,8 @@ def test_findings_with_one_cause_are_merged():
     assert len(report.findings) == json.loads(report.to_json())["findings"] == 3
     apart = [told(BUDGET, "rose"), told(NORMAL, "rose")]
     assert len(Report(apart).at_length()) == 2
+    causes = [replace(apart[0], text=f"{apart[0].text}\n  cause    {n}") for n in range(2)]
+    assert len(Report(causes).at_length()) == 2
     hinted = [replace(each, text=f"{each.text}\n  hint     a min_scale") for each in apart]
     assert len(Report(hinted).at_length()) == 1
 

@@ -26,10 +26,6 @@ class ScriptReport(Report):
         super().__init__(results)
         self.run = run
 
-    def at_length(self) -> list[tuple[Result, str]]:
-        """Return each finding with its text; the findings of one check have causes of their own."""
-        return [(each, each.text) for each in [*self.findings, *self.errors]]
-
     def summary(self) -> list[str]:
         """Return what was replaced, what was run, and the number of each outcome."""
         run = self.run
