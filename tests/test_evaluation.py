@@ -5,18 +5,33 @@ from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-TEXT = (ROOT / "docs" / "evaluation.md").read_text(encoding="utf-8")
+TEXT = " ".join((ROOT / "docs" / "evaluation.md").read_text(encoding="utf-8").split())
+README = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
 DATA = ROOT / "experiments" / "inputs" / "first_sight.jsonl"
 ROWS = [json.loads(line) for line in DATA.read_text(encoding="utf-8").splitlines()]
-COLUMNS = [(1, "before"), (1, "first"), (1, "repaired"), (2, "before"), (2, "first")]
+SAMPLES = (1, 2, 3)
+HEALTHY = "no problem found"
 
 
-def of(tool, sample):
-    return [row for row in ROWS if row["of"] == tool and row["sample"] == sample]
+def of(tool, sample=None):
+    return [row for row in ROWS if row["of"] == tool and sample in (None, row["sample"])]
 
 
 def defects(tool, sample):
     return [defect for row in of(tool, sample) for defect in row["defects"]]
+
+
+def found(tool, sample):
+    marked = defects(tool, sample)
+    return f"{sum(defect['first'] for defect in marked)} of {len(marked)}"
+
+
+def logs(sample=None, *, certain=True):
+    return [row for row in of("explain", sample) if row["certain"] is certain]
+
+
+def verdicts(rows):
+    return Counter((row["truth"], row["first"]) for row in rows)
 
 
 def records(stem):
@@ -25,64 +40,83 @@ def records(stem):
 
 
 def test_log_verdicts_match_data():
-    undecided = "too little to tell, or unreadable"
-    for truth, head in (
-        ("problem", "a problem (15, 44)"),
-        ("no problem found", "no problem (63, 42)"),
-    ):
-        table = TEXT[TEXT.index(f"| {head} |") :]
-        counts = [
-            Counter(
-                row[name]
-                for row in of("explain", sample)
-                if row["certain"] and row["truth"] == truth
-            )
-            for sample, name in COLUMNS
+    counts = [verdicts(logs(sample)) for sample in SAMPLES]
+    for truth, name in (("problem", "a problem"), (HEALTHY, "no problem")):
+        totals = [sum(n for (is_, _), n in count.items() if is_ == truth) for count in counts]
+        table = TEXT[TEXT.index(f"| {name} ({', '.join(map(str, totals))}) |") :]
+        unread = [
+            count[truth, "too little to tell"] + count[truth, "unreadable"] for count in counts
         ]
-        unread = [count["too little to tell"] + count["unreadable"] for count in counts]
+        undecided = "too little to tell, or unreadable"
         assert f"| {undecided} | {' | '.join(map(str, unread))} |" in table
-        for verdict in ("problem", "no problem found"):
-            cells = " | ".join(str(count[verdict]) for count in counts)
+        for verdict in ("problem", HEALTHY):
+            cells = " | ".join(str(count[truth, verdict]) for count in counts)
             assert f"| {verdict} | {cells} |" in table
 
 
+def test_log_sentences_match_data():
+    rows = [row for row in logs() if row["truth"] != "too little to tell"]
+    last = [row for row in rows if row["sample"] == SAMPLES[-1]]
+    undecided = sum(row["first"] not in ("problem", HEALTHY) for row in last)
+    assert f"{undecided} of {len(last)} such logs are undecided" in TEXT
+    words = Counter(row["truth"] for row in rows if row["says_nan"])
+    totals = Counter(row["truth"] for row in rows)
+    assert f"finds {words['problem']} of the {totals['problem']} problems" in TEXT
+    assert f"flags {words[HEALTHY]} of the {totals[HEALTHY]} healthy logs" in TEXT
+    judged = verdicts(logs(certain=False))
+    healthy, sick = (
+        sum(n for (truth, _), n in judged.items() if truth == name) for name in (HEALTHY, "problem")
+    )
+    assert f"a problem in {judged[HEALTHY, 'problem']} of {healthy} logs" in TEXT
+    assert f"cleared {judged['problem', HEALTHY]} of {sick} that" in TEXT
+
+
 def test_script_results_match_data():
-    found, ran, accused = [], [], []
-    for sample, name in ((1, "first"), (1, "repaired"), (2, "first")):
-        rows, marked = of("check-loop", sample), defects("check-loop", sample)
-        right = [row for row in rows if not row["defects"]]
-        found.append(f"{sum(defect[name] for defect in marked)} of {len(marked)}")
-        ran.append(f"{sum(row[f'exit_{name}'] in (0, 1) for row in rows)} of {len(rows)}")
-        accused.append(f"{sum(row[f'exit_{name}'] == 1 for row in right)} of {len(right)}")
-    for cells in (found, ran, accused):
+    rows = [of("check-loop", sample) for sample in SAMPLES]
+    ran = [f"{sum(row['exit_first'] in (0, 1) for row in each)} of {len(each)}" for each in rows]
+    right = [[row for row in each if not row["defects"]] for each in rows]
+    accused = [f"{sum(row['exit_first'] == 1 for row in each)} of {len(each)}" for each in right]
+    for cells in ([found("check-loop", sample) for sample in SAMPLES], ran, accused):
         assert f"| {' | '.join(cells)} |" in TEXT
 
 
 def test_lint_recall_matches_data():
-    cells = [
-        f"{sum(defect[name] for defect in defects('lint', sample))} of {len(defects('lint', sample))}"
-        for sample, name in [*COLUMNS, (3, "before"), (3, "first")]
-    ]
+    cells = [found("lint", sample) for sample in (*SAMPLES, 4)]
     assert f"| {' | '.join(cells)} |" in TEXT
 
 
-def test_readme_counts_match_data():
-    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    logs = [row for row in of("explain", 2) if row["certain"]]
-    counts = Counter((row["truth"], row["first"]) for row in logs)
-    sick = sum(row["truth"] == "problem" for row in logs)
+def test_lint_precision_matches_data():
+    def total(sample):
+        return sum((Counter(row["findings_first"]) for row in of("lint", sample)), Counter())
+
+    second, third, fourth = map(total, (2, 3, 4))
+    files = sum(row["findings_first"]["false"] > 0 for row in of("lint", 2))
+    assert f"{second['true']} of {second.total()} errors and warnings are true" in TEXT
+    assert f"others are in {files} files" in TEXT
     assert (
-        f"of {sick} with a certain problem it recognized {counts['problem', 'problem']}" in readme
+        f"{third['true']} of {third.total()} are true, and {third['doubtful']} are doubtful" in TEXT
     )
-    assert counts["problem", "no problem found"] == 0
-    healthy = sum(row["truth"] == "no problem found" for row in logs)
-    cleared, flagged = (
-        counts["no problem found", "no problem found"],
-        counts["no problem found", "problem"],
+    assert (
+        f"Of the {fourth.total()} errors and warnings there, {fourth['certain']} are at a certain defect, "
+        f"{fourth['judgment']} at a judgment of the reader's list, and {fourth['elsewhere']} are"
+    ) in TEXT
+
+
+def test_readme_counts_match_data():
+    counts = verdicts(logs(3))
+    sick, healthy = (
+        sum(n for (truth, _), n in counts.items() if truth == name) for name in ("problem", HEALTHY)
     )
-    assert f"of {healthy} healthy ones it cleared {cleared} and flagged {flagged}" in readme
-    found = defects("lint", 3)
-    assert f"{sum(row['first'] for row in found)} of {len(found)} certain defects" in readme
+    assert (
+        f"of {sick} with a certain problem it recognized {counts['problem', 'problem']}" in README
+    )
+    assert counts["problem", HEALTHY] == 0
+    cleared, flagged = counts[HEALTHY, HEALTHY], counts[HEALTHY, "problem"]
+    assert (
+        f"of {healthy} healthy ones it cleared {cleared} and flagged {flagged or 'none'}" in README
+    )
+    assert f"{found('lint', 3)} and {found('lint', 4)} certain defects" in README
+    assert f"{found('check-loop', 3)} certain defects" in README
     for held_out, words in ((False, "followed logs"), (True, "of repositories that were not read")):
         followed = [
             run
@@ -92,20 +126,4 @@ def test_readme_counts_match_data():
             if "breaks" in run
         ]
         whole = sum(not run["breaks"] for run in followed)
-        assert f"{whole} of {len(followed)} {words}" in readme
-
-
-def test_lint_precision_matches_data():
-    findings = [row["findings_first"] for row in of("lint", 2)]
-    true, false = (sum(row[verdict] for row in findings) for verdict in ("true", "false"))
-    files = sum(row["false"] > 0 for row in findings)
-    assert f"{true} of {true + false} errors and warnings are true" in TEXT
-    assert f"others are in {files} files" in TEXT
-    findings = [row["findings_first"] for row in of("lint", 3)]
-    true, doubtful = (sum(row[verdict] for row in findings) for verdict in ("true", "doubtful"))
-    assert f"{true} of {true + doubtful} are true, and {doubtful} are doubtful" in TEXT
-    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    assert (
-        f"{true} of {true + doubtful} errors and warnings were true and {doubtful} doubtful"
-        in readme
-    )
+        assert f"{whole} of {len(followed)} {words}" in README

@@ -65,6 +65,11 @@ def over_samples(truth: str, verdict: str) -> int:
     return sum(verdicts(sample)[truth, verdict] for sample in samples())
 
 
+def says_nan(truth: str) -> int:
+    """Return how many logs of a truth have the word nan or inf."""
+    return sum(row["says_nan"] for row in judged() if WORDS[row["truth"]] == truth)
+
+
 def undecided(sample: int) -> float:
     """Return the share of undecided logs of a sample."""
     counts = verdicts(sample)
@@ -95,6 +100,8 @@ NUMBERS: dict[str, Number | Formula] = {
     "sight.cleared": Formula(lambda: over_samples(PROBLEM, HEALTHY), "words"),
     "sight.healthy": Formula(lambda: sum(over_samples(HEALTHY, each) for each in VERDICTS), "d"),
     "sight.problems": Formula(lambda: sum(over_samples(PROBLEM, each) for each in VERDICTS), "d"),
+    "sight.nan.problems": Formula(lambda: says_nan(PROBLEM), "d"),
+    "sight.nan.healthy": Formula(lambda: says_nan(HEALTHY), "d"),
     "sight.undecided": Formula(lambda: undecided(samples()[-1]), "%0"),
     "sight.undecided.first": Formula(lambda: undecided(samples()[0]), "%0"),
 }
