@@ -159,6 +159,11 @@ class Quirk:
 class Rule:
     """Constants of a loss scaler. The defaults are torch's.
 
+    >>> from ampsim import Rule, init, update
+    >>> rule = Rule(init_scale=1024.0, min_scale=1.0)
+    >>> update(rule, init(rule), found_inf=True).scale
+    512.0
+
     Attributes:
         init_scale: Initial loss scale, a positive factor.
         growth_factor: Factor of a growth; at least 1. 1.0 disables growth.

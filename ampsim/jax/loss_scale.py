@@ -54,9 +54,26 @@ What is said of the CPU is not so on GPUs, which keep subnormals.
 @pytree(marked="growth_tracker")
 @dataclass(frozen=True, kw_only=True)
 class LossScale:
-    """A loss scale as a pytree.
+    """A loss scale as a pytree, made by ``LossScale.create(rule)``.
 
-    Call `scale` on the loss, `unscale` on the gradients, and `update` once per step. Updates equal
+    Call `scale` on the loss, `unscale` on the gradients, and `update` once per step:
+
+    >>> import jax, jax.numpy as jnp
+    >>> from ampsim import Rule
+    >>> from ampsim.jax import LossScale, all_finite, select_tree
+    >>> @jax.jit
+    ... def step(w, loss_scale, x):
+    ...     grads = jax.grad(lambda w: loss_scale.scale(jnp.sum(w * x)))(w)
+    ...     grads = loss_scale.unscale(grads)
+    ...     finite = all_finite(grads)
+    ...     return select_tree(finite, w - 0.5 * grads, w), loss_scale.update(~finite)
+    >>> w, loss_scale = jnp.ones(2), LossScale.create(Rule(init_scale=1024.0))
+    >>> for x in (jnp.ones(2), jnp.full(2, jnp.inf)):
+    ...     w, loss_scale = step(w, loss_scale, x)
+    >>> w.tolist(), float(loss_scale.loss_scale)
+    ([0.5, 0.5], 512.0)
+
+    Updates equal
     `ampsim.update` to the last bit for rules without quirks, eager or compiled, on any device, as
     they use integer arithmetic (see `exact_product`). `DEVIATIONS` lists the exceptions. Fields that
     the rule does not use are None, because each leaf adds about a microsecond to a compiled call.

@@ -48,28 +48,22 @@ _TORCHS_UNSCALE = torch.amp.GradScaler._unscale_grads_  # to see a client's patc
 class GradScaler(torch.amp.GradScaler):
     """Drop-in replacement for `torch.amp.GradScaler` that never steps with inf or NaN.
 
-    It is a subclass of torch's class, with torch's state, and differs from it in this list only:
-        1. No optimizer steps with a gradient that is inf or NaN once unscaled, at any scale.
-           ``min_scale`` defaults to 2^-126, because 1/scale is inf below 2^-128. Below scale 1
-           gradients are checked after the division too; of sparse gradients the sums of duplicates
-           are checked. A skipped fused step leaves no optimizer state that it allocated.
-        2. A gradient is divided once in an iteration, also if two optimizers share its parameter:
-           the second leaves it as it is. If it was written in between, the call raises. On the CPU
-           the first step of an optimizer after an `update` that changed the scale raises if neither
-           `scale` nor `get_scale` was called since: its gradients are multiplied by another scale.
-        3. ``check_at_step=True`` checks unscaled gradients again in `step`.
-        4. `unscale_and_clip_`, `loss_value`, and `last_step`.
-        5. `group`: all ranks skip a step if one rank finds inf or NaN.
-        6. `policy`, `allow_fp16`, `max_scale`, `on_min_scale`.
-        7. Invalid constants, scales, and state dicts raise before anything changes. `update` takes
-           an int and a tensor of shape (1,) too, and a call that raises does not change the scale.
-           A closure raises as a positional argument too.
-        8. A fused step that raises leaves no ``grad_scale`` on the optimizer. A fused optimizer
-           that was unscaled before it had gradients can be stepped. On the CPU, whose fused kernels
-           ignore strides, a gradient gets the memory layout of its parameter.
-        9. After the growth interval is set or loaded below ``_growth_tracker``, the next finite
-           step grows; torch does not grow before the next overflow.
-        10. A first `scale` in inference mode makes a scale that training can update.
+    A subclass of torch's class with torch's state. It skips steps that torch's scaler takes with inf
+    or NaN, divides a gradient that two optimizers share only once, and can skip on all ranks
+    together (`group`). The note lists all differences.
+
+    >>> import torch
+    >>> from ampsim.torch import GradScaler
+    >>> weight = torch.nn.Parameter(torch.ones(2))
+    >>> optimizer = torch.optim.SGD([weight], lr=0.5)
+    >>> scaler = GradScaler("cpu", init_scale=1024.0, min_scale=1.0)
+    >>> for x in (1.0, float("inf")):
+    ...     optimizer.zero_grad()
+    ...     scaler.scale((weight * x).sum()).backward()
+    ...     _ = scaler.step(optimizer)
+    ...     scaler.update()
+    >>> weight.tolist(), scaler.get_scale()
+    ([0.5, 0.5], 512.0)
 
     Args:
         device: Device type of the scale. The first scaled output determines the device.
@@ -98,6 +92,31 @@ class GradScaler(torch.amp.GradScaler):
         AssertionError: With torch's text, if growth_factor <= 1 or backoff_factor >= 1.
         TypeError: If a constant is no number, or `policy` no policy.
         ValueError: If a constant or a bound is out of range, or differs between ranks.
+
+    Note:
+        It differs from torch's class in this list only:
+
+        1. No optimizer steps with a gradient that is inf or NaN once unscaled, at any scale.
+           ``min_scale`` defaults to 2^-126, because 1/scale is inf below 2^-128. Below scale 1
+           gradients are checked after the division too; of sparse gradients the sums of duplicates
+           are checked. A skipped fused step leaves no optimizer state that it allocated.
+        2. A gradient is divided once in an iteration, also if two optimizers share its parameter:
+           the second leaves it as it is. If it was written in between, the call raises. On the CPU
+           the first step of an optimizer after an `update` that changed the scale raises if neither
+           `scale` nor `get_scale` was called since: its gradients are multiplied by another scale.
+        3. ``check_at_step=True`` checks unscaled gradients again in `step`.
+        4. `unscale_and_clip_`, `loss_value`, and `last_step`.
+        5. `group`: all ranks skip a step if one rank finds inf or NaN.
+        6. `policy`, `allow_fp16`, `max_scale`, `on_min_scale`.
+        7. Invalid constants, scales, and state dicts raise before anything changes. `update` takes
+           an int and a tensor of shape (1,) too, and a call that raises does not change the scale.
+           A closure raises as a positional argument too.
+        8. A fused step that raises leaves no ``grad_scale`` on the optimizer. A fused optimizer
+           that was unscaled before it had gradients can be stepped. On the CPU, whose fused kernels
+           ignore strides, a gradient gets the memory layout of its parameter.
+        9. After the growth interval is set or loaded below ``_growth_tracker``, the next finite
+           step grows; torch does not grow before the next overflow.
+        10. A first `scale` in inference mode makes a scale that training can update.
     """
 
     def __init__(

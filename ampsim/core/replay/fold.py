@@ -34,6 +34,10 @@ def replay(
 ) -> npt.NDArray[np.float64]:
     """Return the scale after, or before, each update of an overflow sequence.
 
+    >>> from ampsim import Rule, replay
+    >>> replay(Rule(init_scale=1024.0, growth_interval=2), [False, False, True]).tolist()
+    [1024.0, 2048.0, 1024.0]
+
     Args:
         rule: A `Rule` or a policy.
         found_inf: One flag per update, used by its truth value.

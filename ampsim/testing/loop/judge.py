@@ -48,6 +48,22 @@ def check_loop(
 ) -> list[Result]:
     """Run the checks on a training loop and raise if one fails.
 
+    >>> import torch
+    >>> from ampsim.testing import Loop, check_loop
+    >>> def make(scaler):
+    ...     torch.manual_seed(0)
+    ...     model = torch.nn.Linear(2, 1)
+    ...     optimizer = torch.optim.SGD(model.parameters(), lr=0.25)
+    ...     def step(batch):
+    ...         optimizer.zero_grad()
+    ...         scaler.scale(model(batch).square().mean()).backward()
+    ...         scaler.step(optimizer)
+    ...         scaler.update()
+    ...     return Loop(step, {"model": model, "optimizer": optimizer})
+    >>> results = check_loop(make, torch.ones(3, 4, 2))
+    >>> sorted({result.outcome for result in results})  # skipped: of arguments that Loop lacks
+    ['passed', 'skipped']
+
     Args:
         make: ``make(scaler)`` builds all objects from scratch, seeds them, and returns a `Loop` that uses the given
             scaler. The checks set the scale. The scaler is torch's GradScaler on the CPU, or an instance of the class

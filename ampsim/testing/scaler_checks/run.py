@@ -88,6 +88,12 @@ def check_scaler(
 ) -> list[Result]:
     """Run all checks on a scaler and raise if one fails.
 
+    >>> from ampsim.testing import check_scaler
+    >>> from ampsim.torch import GradScaler
+    >>> results = check_scaler(GradScaler, levels=[0], examples=5)
+    >>> {result.outcome for result in results}
+    {'passed'}
+
     Args:
         target: ``make(rule)``, which returns an object with torch's GradScaler methods on the CPU; or a class with
             torch's constructor; or a `Subject`.
