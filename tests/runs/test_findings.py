@@ -125,6 +125,13 @@ def test_last_finite_loss_is_quoted() -> None:
     assert "before that, it was 130" in found.headline
 
 
+@pytest.mark.parametrize(("rise", "place"), [([], 40), ([60.0, 90.0, 5e4, 3e4], 39)])
+def test_restart_is_before_the_rise(rise: list[float], place: int) -> None:
+    values = [*np.linspace(36, 12, 40), *rise, *[INF] * 5]
+    [problem] = explain([f"step {n} loss {value}" for n, value in enumerate(values)]).problems
+    assert f"before step {place}:" in problem.actions[0]
+
+
 def test_one_message_tells_nothing_of_earlier() -> None:
     ids = {each.id for each in explain(["Loss is nan, stopping training"]).problems}
     assert "loss-never-finite" not in ids

@@ -87,7 +87,7 @@ def make(
         row.get("cause", ""),
     )
     actions = [shared.get(each, each) for each in row.get("actions", ())]
-    place = finding.place
+    place = values.get("restart", finding.place)  # of what began earlier than it shows
     return replace(finding, actions=tuple(action.format(place=place) for action in actions))
 
 

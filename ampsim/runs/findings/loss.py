@@ -33,9 +33,24 @@ def _lost_loss(run: Evidence, loss: Series) -> Finding | None:
     options = {"kind": number_text(loss.values[-1]), "total": total}
     if not row and total > 1:  # one record tells nothing of earlier steps
         return None if _is_running_mean(run, loss) else at(gone, 0, "loss-never-finite", **options)
-    before = f"; before that, it was {number_text(loss.values[row - 1])}" if row else ""
-    order, level = _what_came_first(run, loss, row), "proved" if len(gone) == total - row else ""
-    return at(gone, 0, "loss-not-finite", before=before, order=order, level=level, **options)
+    options["level"] = "proved" if len(gone) == total - row else ""
+    if not row:
+        return at(gone, 0, "loss-not-finite", before="", order="", restart="it", **options)
+    risen, restart = _rise(loss, row), gone.place(0)
+    before = f"it was {number_text(loss.values[row - 1])}"
+    if risen < row - 1:
+        restart = loss.place(risen)
+        before += f", risen from {number_text(loss.values[risen])} at {restart}"
+    options |= {"before": f"; before that, {before}", "order": _what_came_first(run, loss, row)}
+    return at(gone, 0, "loss-not-finite", restart=restart, **options)
+
+
+def _rise(loss: Series, row: int) -> int:
+    """Return the row where a loss was last at its level, if it then doubled up to `row`; else the row before `row`."""
+    values = loss.values[:row]
+    level = float(np.median(values[np.isfinite(values)][-(row // 2 + 1) :]))
+    rises = len(values) >= 8 and values[-1] > 2 * level > 0
+    return int(np.flatnonzero(values <= 1.2 * level)[-1]) if rises else row - 1
 
 
 def _onset(loss: Series) -> int:
