@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
 
-from ampsim.testing import Traits, check_scaler, known_failures  # noqa: E402
+from ampsim.testing import Traits, check_scaler, known_failures, parametrize_with_checks  # noqa: E402
 from ampsim.testing.check import BrokenError  # noqa: E402
 from ampsim.testing.examples import Examples  # noqa: E402
 from ampsim.testing.scaler_checks import run as judge  # noqa: E402
@@ -224,13 +224,16 @@ def test_subclass_may_pass_torch_failures(monkeypatch):
         each.outcome for each in judge.run_checks(floored, [check], expected=known_failures.TORCH)
     ] == ["passed"]
     monkeypatch.setitem(known_failures.TORCH, "skipped_step_changes_nothing", "a link")
+    names = ["skipped_step_changes_nothing"]
     for scaler, outcome in ((torch.amp.GradScaler, "xpassed"), (HasAFloor, "passed")):
         [mended] = judge.run_checks(
-            scaler,
-            judge.chosen(names=["skipped_step_changes_nothing"]),
-            expected=known_failures.TORCH,
+            scaler, judge.chosen(names=names), expected=known_failures.TORCH
         )
         assert mended.outcome == outcome
+        [case] = parametrize_with_checks(
+            [scaler], checks=names, expected_failures=known_failures.TORCH
+        ).args[1]
+        assert case.marks[0].kwargs["strict"] == (outcome == "xpassed")
 
 
 class LosesItsStreak(NoSetters):
