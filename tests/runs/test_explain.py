@@ -34,7 +34,7 @@ def test_a_pipe_is_explained() -> None:
 def test_json_has_all_series(log: Path) -> None:
     said = json.loads(run("--json", log)[1])
     assert said["verdict"] == "problem"
-    assert next(each["id"] for each in said["findings"]) == "never-stepped"
+    assert next(each["id"] for each in said["findings"]) == "loss-never-finite"
     [scale] = [each for each in said["series"] if each["role"] == "scale"]
     assert scale["line"] == list(range(1, 21))
     assert scale["step"] == [10 * i for i in range(20)]

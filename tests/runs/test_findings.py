@@ -166,6 +166,14 @@ def test_trainer_zero_hides_nan() -> None:
     assert explain(lines).problems[0].id == "loss-zero-hides-nan"
 
 
+@pytest.mark.parametrize(("every", "first"), [(1, 0), (10, 10), (1, 10)])
+def test_only_a_complete_log_shows_no_step(every: int, first: int) -> None:
+    rows = [(first + every * n, 2.0 ** (7 - n * every)) for n in range(19)]
+    ids = {each.id for each in explain([f"step {n} loss nan scale {s}" for n, s in rows]).problems}
+    assert ("never-stepped" in ids) == (first == 0)
+    assert ids
+
+
 def test_zero_rate_shows_no_step() -> None:
     lines = [
         f"{{'loss': 4.{n}, 'grad_norm': nan, 'learning_rate': 0.0, 'epoch': {n}}}" for n in range(5)

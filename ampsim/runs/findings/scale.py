@@ -49,6 +49,8 @@ def never_stepped(run: Evidence) -> Finding | None:
     loss_lost = run.loss is not None and bool(lost(run.loss.values[: fallen + 1]).all())
     if fallen < 16 or (moves > 0).any() or not (loss_lost or norm_lost):
         return None
+    if not (scale.steps[0] <= 1 and scale.steps[fallen] <= scale.steps[0] + fallen):
+        return None  # steps between the records, or before them, may have been taken
     why = f"the loss scale fell {fallen} times without a rise, and no loss or norm is finite"
     return at(scale, 0, "never-stepped", why=why)
 
