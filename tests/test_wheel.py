@@ -50,7 +50,7 @@ TORCH = "pip install 'ampsim[torch]'"
 TESTING = "pip install 'ampsim[testing]'"
 # command -> arguments, exit status, and what it says, in an environment with no extra
 BARE = {
-    "explain": (["train.log"], 0, "at least 1 step was skipped"),
+    "explain": (["train.log"], 0, "skipped steps: at least 1"),
     "report": (["train.log"], 0, "wrote train.html"),
     "playground": ([], 0, "wrote playground.html"),
     "check": (["torch.amp:GradScaler"], 2, TESTING),
