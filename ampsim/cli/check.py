@@ -147,12 +147,14 @@ def _propose(
     with replacing(EXPECTED) as stream:
         stream.write(json.dumps(known, indent=1).encode() + b"\n")
     differences = scaler.traits.differences()
+    options = [*scaler.traits.as_options(), "--expect", str(EXPECTED)]
+    command = ["ampsim", "check", targets[0], *options]
     for line in (
         "Differences from torch's scaler. Declare those that are intentional, and fix the others:",
         f"  Traits({written(differences)})",
         *(f"  {feature}: {lack}" for feature, lack in subject.missing.items()),
         f"{EXPECTED}: {len(known)} failures that torch.amp.GradScaler has too",
-        f"next: ampsim check {targets[0]} {shlex.join(scaler.traits.as_options())} --expect {EXPECTED}",
+        f"next: {shlex.join(command)}",
     ):
         err.print(line)
     return differences, known

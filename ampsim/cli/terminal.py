@@ -48,7 +48,7 @@ def fail(message: str, status: int = 2) -> NoReturn:
 def settings(option: str, texts: Iterable[str] | None, *words: str) -> dict[str, Any]:
     """Parse ``NAME=VALUE`` options.
 
-    A value is a number (also 2**16), true, false, none, or one of `words`; others raise ValueError.
+    A value is a number (also 2**16), true, false, none, or some of `words`, with commas; others raise ValueError.
     """
     parsed: dict[str, Any] = {}
     for text in texts or ():
@@ -70,6 +70,8 @@ def _value(option: str, value: str, words: Sequence[str]) -> object:
         "none": None,
         **{word: word for word in words},
     }
+    if {*value.split(",")} <= {*words}:
+        return value
     if value.lower() in meaning:
         return meaning[value.lower()]
     if power := re.fullmatch(r"2(\.0)?\*\*(-?\d{1,3})", value):

@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
 
 from ampsim import dialects, init, update  # noqa: E402
+from ampsim.cli.options import declared_traits  # noqa: E402
 from ampsim.core.machine import Rule  # noqa: E402
 from ampsim.testing import (  # noqa: E402
     FoundInfAdapter,
@@ -333,6 +334,14 @@ def test_options_extend_subject_traits(framework):
     assert found.traits.as_options() == options.split()
     again = as_subject(framework.Scaler, Traits(skips="all"))
     assert (again.name, again.traits) == ("mine", Traits(skips="all"))
+
+
+@pytest.mark.parametrize("reset", ["clean", "backoff,clean", "clean,growth,backoff", None])
+def test_options_declare_the_same_traits(reset):
+    traits = Traits(hysteresis=2, hysteresis_reset=reset, max_scale=2.0**-140, static=True)
+    words = traits.as_options()
+    assert {*words[::2]} == {"--trait"}
+    assert Traits(**declared_traits(words[1::2], ())) == traits
 
 
 # ------------------------------------------------------------------------------------------- the set of checks

@@ -88,9 +88,8 @@ def _declared(subject: Subject, changes: Changes) -> Subject:
 def hint(subject: Subject, changes: Changes) -> str:
     """Write the declaration of traits, for Python and for the shell."""
     text = f"if intentional, declare it with Traits({written(changes)})"
-    only_python = "gives_up" in changes or len(changes.get("hysteresis_reset", "1")) != 1
     options = " ".join(subject.declared(**changes).traits.as_options())
-    return readable(text if only_python else f"{text}, or in the shell: {options}")
+    return readable(text if "gives_up" in changes else f"{text}, or in the shell: {options}")
 
 
 def written(changes: Changes) -> str:

@@ -44,7 +44,8 @@ class Traits:
         scale_dtype: Precision of the scale between updates.
         drop_in: Whether errors must have torch's types and texts, and gradients torch's exact bits.
         hysteresis: Number of overflows needed to trigger a backoff; at least 1.
-        hysteresis_reset: Events that reset the hysteresis: "clean" (a finite step), "growth", "backoff", or a set.
+        hysteresis_reset: Events that reset the hysteresis: "clean" (a finite step), "growth", "backoff"; several as
+            "backoff,clean" or a set; None for no event.
         powers_of_two: Whether all scales and factors are powers of two.
         static: Whether the scale never changes.
         delay: Updates between the computation of a scale and its first use.
@@ -61,7 +62,7 @@ class Traits:
     scale_dtype: Literal["float32", "float64"] = "float32"
     drop_in: bool = False
     hysteresis: int = 1
-    hysteresis_reset: str | frozenset[str] = frozenset({"growth"})
+    hysteresis_reset: str | frozenset[str] | None = frozenset({"growth"})
     powers_of_two: bool = False
     static: bool = False
     delay: int = 0
@@ -73,7 +74,7 @@ class Traits:
         check_choice("skips", self.skips, ("each", "all"))
         check_choice("scale_dtype", self.scale_dtype, ("float32", "float64"))
         reset = self.hysteresis_reset
-        reset = frozenset({reset} if isinstance(reset, str) else reset)
+        reset = frozenset(reset.split(",") if isinstance(reset, str) else reset or ())
         for event in reset:
             check_choice("hysteresis_reset", event, ("clean", "growth", "backoff"))
         object.__setattr__(self, "hysteresis_reset", reset)
@@ -95,11 +96,12 @@ class Traits:
         return {name: value for name, value in values.items() if value != getattr(Traits(), name)}
 
     def as_options(self) -> list[str]:
-        """Return the options of ``ampsim check`` that declare these traits; `gives_up` and an empty set have none."""
+        """Return the options of ``ampsim check`` that declare these traits; `gives_up` has none."""
         options = []
         for name, value in self.differences().items():
-            if name not in NO_OPTION and value != frozenset():
-                shown = min(value) if isinstance(value, frozenset) else value
+            if name not in NO_OPTION:
+                is_set = isinstance(value, frozenset)
+                shown = ",".join(sorted(value)) or "none" if is_set else value
                 options += ["--trait", f"{name}={shown}"]
         for name in sorted(self.unsupported):
             options += ["--unsupported", name]
