@@ -62,7 +62,8 @@ class Probe:
     The hooks are active from construction; `close`, or the end of a ``with`` block, removes them from the model.
 
     >>> import torch
-    >>> model = nn.Linear(2, 1)
+    >>> from ampsim.probe import Probe
+    >>> model = torch.nn.Linear(2, 1)
     >>> with Probe(model, scale=1024.0) as probe:
     ...     (model(torch.ones(3, 2)).sum() * 1024.0).backward()
     ...     probe.step()
