@@ -158,6 +158,7 @@ def test_check_reports_torch_failures() -> None:
     assert "scale_is_never_subnormal" in text
     assert "2**-128" in text
     assert "9 passed, 6 failed" in text
+    assert text.count("--expect ampsim.testing.known_failures:TORCH") == 1
 
 
 def test_proposal_writes_known_failures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

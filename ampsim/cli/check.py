@@ -33,6 +33,7 @@ _MARKS = {  # text near the start of a report
     ReportFormat.md: "| level | check |",
     ReportFormat.json: '"findings": ',
 }
+KNOWN = "ampsim.testing.known_failures:TORCH"
 EXPECTED = Path("expected.json")  # that --propose writes
 Checks = list[str] | None
 Expected = Mapping[str, str]
@@ -153,7 +154,7 @@ def _propose(
         "Differences from torch's scaler. Declare those that are intentional, and fix the others:",
         f"  Traits({written(differences)})",
         *(f"  {feature}: {lack}" for feature, lack in subject.missing.items()),
-        f"{EXPECTED}: {len(known)} failures that torch.amp.GradScaler has too",
+        f"{EXPECTED}: {len(known)} failures inherited from torch.amp.GradScaler",
         f"next: {shlex.join(command)}",
     ):
         err.print(line)
@@ -304,8 +305,11 @@ def show_table(judged: "Report") -> None:
         ]
         table.add_row(check.group.split()[0], check.name, *signs)
     print_table(table)
-    for _, text in judged.at_length():
+    texts = [text for _, text in judged.at_length()]
+    for text in texts:
         out.print(f"\n{text}")
     out.print()
+    if any("\n  known  " in text for text in texts):
+        out.print(f"known: to expect these failures, pass --expect {KNOWN}")
     for line in [*judged.unasked(), *judged.summary()]:
         out.print(line)

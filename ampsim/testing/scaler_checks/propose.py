@@ -14,7 +14,7 @@ from ampsim.testing.scaler_checks.suggest_traits import excusing_traits
 def propose(
     subject: Subject, checks: Sequence[ScalerCheck], examples: Examples
 ) -> tuple[Subject, dict[str, str]]:
-    """Return the scaler with the traits that it shows, and its failures that torch's scaler has too.
+    """Return the scaler with the traits that it shows, and the failures that it inherits from torch's scaler.
 
     A trait is proposed if it lets a check pass that fails without it. Whether the difference is intended
     remains to be decided.
