@@ -27,41 +27,38 @@ def loss_not_finite(run: Evidence) -> Finding | None:
 
 def _lost_loss(run: Evidence, loss: Series) -> Finding | None:
     row, total = _onset(loss), len(loss)
-    if row == total or (row == total - 1 and total > 5):
+    if total - row <= (total > 5):
         return None
     gone = loss.part(row + np.flatnonzero(lost(loss.values[row:])))
-    options = {"kind": number_text(loss.values[-1]), "total": total}
+    fields = {"kind": number_text(loss.values[-1]), "total": total}
     if not row and total > 1:  # one record tells nothing of earlier steps
-        return None if _is_running_mean(run, loss) else at(gone, 0, "loss-never-finite", **options)
-    options["level"] = "proved" if len(gone) == total - row else ""
-    if not row:
-        return at(gone, 0, "loss-not-finite", before="", order="", restart="it", **options)
-    risen, restart = _rise(loss, row), gone.place(0)
-    before = f"it was {number_text(loss.values[row - 1])}"
-    if risen < row - 1:
-        restart = loss.place(risen)
-        before += f", risen from {number_text(loss.values[risen])} at {restart}"
-    options |= {"before": f"; before that, {before}", "order": _what_came_first(run, loss, row)}
-    return at(gone, 0, "loss-not-finite", restart=restart, **options)
+        return None if _is_running_mean(run, loss) else at(gone, 0, "loss-never-finite", **fields)
+    fields["level"] = "proved" if len(gone) == total - row else ""
+    fields["before"], fields["restart"] = _before(loss, row) if row else ("", "it")
+    return at(gone, 0, "loss-not-finite", order=_what_came_first(run, loss, row), **fields)
 
 
-def _rise(loss: Series, row: int) -> int:
-    """Return the row where a loss was last at its level, if it then doubled up to `row`; else the row before `row`."""
-    values = loss.values[:row]
-    level = float(np.median(values[np.isfinite(values)][-(row // 2 + 1) :]))
-    rises = len(values) >= 8 and values[-1] > 2 * level > 0
-    return int(np.flatnonzero(values <= 1.2 * level)[-1]) if rises else row - 1
+def _before(loss: Series, row: int) -> tuple[str, str]:
+    """Return in words what a loss was before a row, and where it began to rise; that row if it did not double."""
+    values, place = loss.values[:row], loss.place(row)
+    words, level = (
+        f"; before that, it was {number_text(values[-1])}",
+        np.nanmedian(values[row // 2 :]),
+    )
+    if row >= 8 and values[-1] > 2 * level > 0:
+        start = int(np.flatnonzero(values <= 1.2 * level)[-1])
+        place = loss.place(start)
+        words += f", risen from {number_text(values[start])} at {place}"
+    return words, place
 
 
 def _onset(loss: Series) -> int:
     """Return the row from which a loss is lost to the end, but for few numbers among many lost ones."""
-    if not lost_at_end(loss):
-        return len(loss)
-    finite = np.flatnonzero(~lost(loss.values))
-    edges = np.concatenate([[-1], finite, [len(loss)]])
+    starts = np.flatnonzero(np.append(True, ~lost(loss.values)))
+    gaps = np.diff(starts, append=len(loss) + 1) - 1
     # Many are ten times as many as the finite numbers that come later.
-    later = np.arange(len(finite) + 1)[::-1]
-    return int(edges[np.argmax(np.diff(edges) > 10 * later)]) + 1
+    later = np.arange(len(starts))[::-1]
+    return int(starts[np.argmax(gaps > 10 * later)]) if gaps[-1] else len(loss)
 
 
 def _is_running_mean(run: Evidence, loss: Series) -> bool:
