@@ -174,15 +174,6 @@ def test_only_a_complete_log_shows_no_step(every: int, first: int) -> None:
     assert ids
 
 
-@pytest.mark.parametrize("scale", [1.0, 65536.0])
-def test_norm_of_inverse_scale_is_warned_of(scale: float) -> None:
-    lines = [
-        f"step {n} loss {4 - n / 10} scale {scale} grad_norm {1 / scale:.3g}" for n in range(20)
-    ]
-    found = {each.id: each.severity for each in explain(lines).findings}
-    assert found.get("clip-of-scaled-gradients") == (None if scale == 1 else "warning")
-
-
 def test_zero_rate_shows_no_step() -> None:
     lines = [
         f"{{'loss': 4.{n}, 'grad_norm': nan, 'learning_rate': 0.0, 'epoch': {n}}}" for n in range(5)

@@ -20,7 +20,6 @@ FINDINGS: list[Callable[[Evidence], Finding | None]] = [
     gradients.norm_not_finite,
     gradients.norm_zero,
     gradients.carries_scale,
-    gradients.clipped_to_inverse_scale,
     scale.skips_too_often,
     loss.loss_diverged,
     loss.evaluation_not_finite,

@@ -56,17 +56,6 @@ def carries_scale(run: Evidence) -> Finding | None:
     return None
 
 
-def clipped_to_inverse_scale(run: Evidence) -> Finding | None:
-    """The norm is the inverse of a constant scale throughout, as after a clip to 1 of scaled gradients."""
-    norm, scale = run.norm, run.scale
-    if norm is None or len(norm) < 12 or scale is None or np.ptp(scale.values):
-        return None
-    product = norm.values * scale.values[0]
-    if scale.values[0] < 64 or not (np.abs(product - 1) < 0.01).all():
-        return None
-    return at(norm, 0, "clip-of-scaled-gradients", severity="warning")
-
-
 def _slope(scale: Series, series: Series) -> int:
     """Return 1 if a series jumps with the scale, -1 if against it, else 0."""
     _, rows, others = np.intersect1d(scale.lines, series.lines, return_indices=True)
