@@ -29,7 +29,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
 HEAD = """# Figures
 
 `python -m figures` makes these figures and tables from the committed data files. Each figure names the device on which
-its data was measured.
+its data was computed.
 
 - `make reproduce` computes the data again in `build/here`.
 - [`playground.html`](playground.html) replays three of the recorded runs under two loss scalers. `ampsim playground`
@@ -81,13 +81,13 @@ def question(stem: str) -> str:
 def source(stem: str, folder: Path, *data: Path) -> str:
     """Return command, data file, device and seeds."""
     run = results.load(stem, *data)
-    seeds = len(run.seeds)
+    records, seeds = len(run.records), len(run.seeds)
     path, link = (
         Path(os.path.relpath(run.path, place)).as_posix() for place in (_style.HERE.parent, folder)
     )
     return (
         f"`python -m experiments.{stem}` → [`{path}`]({link}): "
-        f"{len(run.records)} records, {seeds} seed{'s' * (seeds > 1)}, {run.device}.\n"
+        f"{records} record{'s' * (records > 1)}, {seeds} seed{'s' * (seeds > 1)}, computed on {run.device}.\n"
     )
 
 

@@ -1,4 +1,4 @@
-"""Loss scales of public CUDA runs, and the state machine that follows them.
+"""The state machine reproduces most public logs of CUDA runs that it follows.
 
 a, gray: the printed scales of a run against the step; blue: as far as the state machine can produce
 them; a cross marks a scale that it cannot. Gray alone: the log does not show enough steps, or the

@@ -1,8 +1,8 @@
-"""Effect of CUDA's autocast lists and matrix units on loss scaling, emulated on a CPU.
+"""CUDA's autocast lists and matrix units change rounding, and hardly ever whether a step overflows.
 
-They change how gradients are rounded, and hardly ever whether a step overflows. a, b: at equal
-weights. c, d: each run minus the run with the CPU's lists and sums. A color is a model, and a dot of c
-and d is a seed. No CUDA device computed these numbers.
+Their effect on loss scaling is emulated on a CPU. a, b: at equal weights. c, d: each run minus the run
+with the CPU's lists and sums. A color is a model, and a dot of c and d is a seed. No CUDA device
+computed these numbers.
 """
 
 from collections.abc import Callable, Sequence

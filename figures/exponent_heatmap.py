@@ -1,5 +1,7 @@
-"""Gradients by binade over a run, and the representable range of fp16, which moves with the loss
-scale. Blue elements are kept; red elements are lost. In d, the range leaves the binades that are shown.
+"""The loss scale moves the representable range of fp16 over the gradients of a run.
+
+Gradients are counted by binade. Blue elements are kept; red elements are lost. In d, the range leaves
+the binades that are shown.
 """
 
 import math

@@ -1,6 +1,7 @@
-"""Gradients by binade and layer, after training: parameters above each line, activations below. Bars
-show how fp16 represents each size. A backward pass in fp16 needs some more bits of loss scale than
-one rounding of its result.
+"""A backward pass in fp16 needs some more bits of loss scale than one rounding of its result.
+
+Gradients by binade and layer, after training: parameters above each line, activations below. Bars
+show how fp16 represents each size.
 """
 
 import math

@@ -1,9 +1,8 @@
-"""When fp16 training needs a loss scale, and which scales work.
+"""Fixed loss scales work on a plateau between two cliffs: gradients underflow, or steps are skipped.
 
-Above, networks trained with one fixed scale each: a plateau between two cliffs, where gradients
-underflow and where steps are skipped. Below, the test loss minus float32's with the same seed, by
-loss scale. Sum: the loss is summed over the batch. Share: the loss is divided by a large global batch;
-only then does unscaled training of these two networks fail.
+Above, networks trained with one fixed scale each. Below, the test loss minus float32's with the same
+seed, by loss scale. Sum: the loss is summed over the batch. Share: the loss is divided by a large
+global batch; only then does unscaled training of these two networks fail.
 """
 
 import math

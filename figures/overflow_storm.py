@@ -1,4 +1,7 @@
-"""Unavoidable overflows above a critical rate drive the loss scale to zero; two mitigations."""
+"""Unavoidable overflows above a critical rate drive the loss scale to zero.
+
+The figure also shows two mitigations.
+"""
 
 from collections.abc import Callable
 from itertools import cycle

@@ -1,10 +1,9 @@
-"""Loss scales of fp16 training on two ranks where gradient elements become inf, with torch's scaler
-and with ampsim's.
+"""With a fused optimizer on two ranks, torch's scaler leads to inf or NaN; ampsim's does not.
 
-The parameters are sharded by hand, and the optimizer is fused. A cross marks the step from which
-parameters (a) or the loss (b) are not finite. In b, torch's ranks divide by different scales. Thin
-lines are the other seed. Under FSDP2, and with an optimizer that is not fused, all four lines are
-equal and are not shown.
+Loss scales of fp16 training where gradient elements become inf. The parameters are sharded by hand. A
+cross marks the step from which parameters (a) or the loss (b) are not finite. In b, torch's ranks
+divide by different scales. Thin lines are the other seed. Under FSDP2, and with an optimizer that is
+not fused, all four lines are equal and are not shown.
 """
 
 from collections.abc import Mapping

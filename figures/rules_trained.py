@@ -1,6 +1,7 @@
-"""Loss-scale rules in training: skipped steps, unused bits, zero gradients, and final loss of each.
+"""From an initial scale near the threshold, no rule's loss differs from float32's at the 95 % level.
 
-Axes b and c are logarithmic beyond the first tick.
+Skipped steps, unused bits, zero gradients, and final loss of each rule. Axes b and c are logarithmic
+beyond the first tick.
 """
 
 import re

@@ -1,4 +1,8 @@
-"""Once the forward pass overflows, every step is skipped and the loss scale halves to zero."""
+"""Once the forward pass overflows, every step is skipped and the loss scale halves to zero.
+
+a: the loss scale of each seed, by learning rate. b: the skipped steps of each run; a bar starts where
+all later steps are skipped. c: the largest activation at the highest learning rate, in fp16 and float32.
+"""
 
 import math
 from itertools import cycle

@@ -36,7 +36,8 @@ class Table:
 def loops(run: Result) -> Table:
     """Return how many checks the loop of each framework passes, and which checks fail."""
     caption = (
-        "Checks of the training loops of real frameworks, each with a tiny model in float32. equinox and flax nnx have "
+        "The loops of accelerate (two of three), Lightning, transformers, and flax linen fail one or two checks; those "
+        "of torch, flax nnx, equinox, and jmp fail none. Each has a tiny model in float32. equinox and flax nnx have "
         "no scaler; their loops use ampsim's. Reported: a public report of the failure exists."
     )
     rows = []
@@ -59,10 +60,10 @@ def failure(check: str, verdict: Mapping[str, Any]) -> str:
 def ranks_cells(run: Result) -> Table:
     """Return in words what two ranks do, by sharding and fused optimizer."""
     caption = (
-        "Two ranks with torch's `ShardedGradScaler`, with and without a call of `unscale_`: the worst that happens if "
-        "gradients overflow on neither rank, on one, or on both. Diverge: the ranks' scales differ. Inf: parameters "
-        "become infinite. Raises: the step raises after it wrote parameters. Dash: the optimizer does not step such "
-        "parameters even without a scaler."
+        "Only fused optimizers fail on two ranks with torch's `ShardedGradScaler`, with and without a call of "
+        "`unscale_`. A cell is the worst that happens if gradients overflow on neither rank, on one, or on both. "
+        "Diverge: the ranks' scales differ. Inf: parameters become infinite. Raises: the step raises after it wrote "
+        "parameters. Dash: the optimizer does not step such parameters even without a scaler."
     )
     cells = rank_cells(run, "torch")
     fused = dict.fromkeys((c["optimizer"], c["way"]) for c in cells if c["loop"] == "fused")
@@ -84,8 +85,9 @@ def ranks_cells(run: Result) -> Table:
 def log_power(run: Result) -> Table:
     """Return in how many runs a log shows the fault of a scaler, by what it prints."""
     caption = (
-        "Seeded faults of a loss scaler, and in how many runs the printed scales alone contradict the scaler without "
-        "the fault. The log prints the scale every so many steps, or every hundred steps and at each overflow."
+        "A log that prints each overflow shows every seeded fault of a loss scaler in at least half of the runs. A "
+        "cell counts the runs in which the printed scales alone contradict the scaler without the fault. The log "
+        "prints the scale every so many steps, or every hundred steps and at each overflow."
     )
     forms = run.records[0]["shown"]
     rows = []

@@ -1,4 +1,7 @@
-"""Share of backward passes that were unscaled with a wrong scale, by growth interval."""
+"""With ampsim's scaler, no backward pass is unscaled with a wrong scale.
+
+Share of backward passes that were unscaled with a wrong scale, by growth interval.
+"""
 
 from collections.abc import Iterable
 from itertools import cycle

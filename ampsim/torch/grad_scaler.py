@@ -48,8 +48,8 @@ _TORCHS_UNSCALE = torch.amp.GradScaler._unscale_grads_  # to see a client's patc
 class GradScaler(torch.amp.GradScaler):
     """Drop-in replacement for `torch.amp.GradScaler` that never steps with inf or NaN.
 
-    A subclass of torch's class with torch's state. It skips steps that torch's scaler takes with inf
-    or NaN, divides a gradient that two optimizers share only once, and can skip on all ranks
+    A subclass of torch's class with torch's state. It skips steps that torch's scaler takes with
+    inf or NaN, divides a gradient that two optimizers share only once, and can skip on all ranks
     together (`group`). The note lists all differences.
 
     >>> import torch
