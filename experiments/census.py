@@ -4,7 +4,7 @@
 findings and no source code: repository, commit, path, sha256, line, features of the loop, and violated
 rules. A loop is the innermost `for` or `while` around the step of a scaler, or the function if the loop
 is elsewhere. Copies of a loop count once. The shares cover only what lint detects:
-`docs/lint/README.md` has its precision and recall.
+`docs/evaluation-lint.md` has its precision and recall.
 
 If AMPSIM_CENSUS names a folder with the files (`OWNER+NAME/PATH`), the files are read again. Device:
 cpu.
