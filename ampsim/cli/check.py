@@ -96,7 +96,7 @@ def check_scalers(
 
     Exit status: 1 if a check fails that was not expected to fail, or passes that was; 3 if a check cannot run.
     A line `hint` shows how to declare a difference that is intentional. A declared difference is no finding.
-    A line `repeat` is the command that repeats a failure.
+    A line `repeat` is the command that repeats a failure; a line `emit` writes a test of it.
     A check that hangs or ends its process fails. A second hang stops the run.
     A check may take 60 seconds of CPU time, or one second per example if that is longer.
     For torch's scaler and its subclasses: --expect ampsim.testing.known_failures:TORCH

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
 
-from ampsim.testing import Subject  # noqa: E402
+from ampsim.testing import FoundInfAdapter, Subject, Traits  # noqa: E402
 from ampsim.testing.emit import loop as of_loops  # noqa: E402
 from ampsim.testing.emit.run_emitted import require_failure  # noqa: E402
 from ampsim.testing.emit.scaler import write  # noqa: E402
@@ -93,12 +93,21 @@ class Spins(TORCH):
 
 # The alarm may ring where Python swallows exceptions; the next one ends the check.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_endless_scaler_and_subject_raise(framework, monkeypatch):
+def test_endless_scaler_and_adapter_raise(framework, monkeypatch):
     monkeypatch.setattr("ampsim.testing.emit.scaler.time_limit", lambda _: 0.1)
-    for scaler, said in ((Spins, "did not end"), (Subject(TORCH), "is a Subject")):
+    adapter = Subject(lambda rule: FoundInfAdapter(lambda: 1.0, lambda found_inf: None))
+    for scaler, said in ((Spins, "did not end"), (adapter, "is a Subject")):
         framework.Scaler = scaler
         with pytest.raises(ValueError, match=said):
             write("skipped_step_changes_nothing", "framework:Scaler")
+
+
+def test_subject_gives_class_and_traits(framework):
+    framework.Scaler = Subject(TORCH, Traits(min_scale=2.0**-140), "a name")
+    source, _ = write("scale_is_never_subnormal", "framework:Scaler")
+    assert "from torch.amp.grad_scaler import GradScaler" in source
+    assert str(2.0**-140) in source or "-140" in source
+    assert outcome(source) == "failed"
 
 
 def test_number_literals_round_trip():

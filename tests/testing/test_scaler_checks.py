@@ -21,6 +21,7 @@ from ampsim.testing import (  # noqa: E402
     parametrize_with_checks,
 )
 from ampsim.testing.check import RaisedError  # noqa: E402
+from ampsim.testing.examples import Examples  # noqa: E402
 from ampsim.testing.scaler_checks import run as judge  # noqa: E402
 from ampsim.testing.scaler_checks.subject import as_subject, find  # noqa: E402
 from ampsim.torch import AsyncGradScaler, GradScaler  # noqa: E402
@@ -221,9 +222,22 @@ def test_failure_shows_overflows_and_scales():
         f"  scale    1.0 -> {2.0**-16!r} -> 2**-32 -> ... -> 2**-96 -> 2**-112 -> 2**-128" in said
     )
     assert said[-1] == "  issue    https://github.com/pytorch/pytorch/issues/157436"
-    (repeat,) = [line for line in said if line.startswith("  repeat")]
-    code, text = run(*repeat.split()[2:])
+    repeat, emit = (line.split()[2:] for line in said if line.startswith(("  repeat", "  emit")))
+    code, text = run(*repeat)
     assert (code, said[0] in text) == (1, True), text
+    assert emit == ["emit-test", "scale_is_never_subnormal", "torch.amp.grad_scaler:GradScaler"]
+
+
+def test_a_named_subject_is_repeated_in_python():
+    said = message("scale_is_never_subnormal", Subject(TORCH, name="a name"))
+    (repeat,) = [line for line in said if line.startswith(("  repeat", "  emit"))]
+    assert "in Python: check_scaler(" in repeat
+
+
+@pytest.mark.parametrize("name", ["state_dict_is_atomic", "missing_features_are_declared"])
+def test_without_standalone_test_none_is_offered(name):
+    commands = CHECKS[name].commands(as_subject(TORCH), Examples(FEW, 1))
+    assert [label for label, _ in commands] == ["repeat"]
 
 
 class NeverBacksOff(TORCH):

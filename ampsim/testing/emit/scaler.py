@@ -6,6 +6,7 @@ falsifying example. What the reference state machine expects is a value.
 
 import ast
 import inspect
+import shlex
 from contextlib import suppress
 from types import ModuleType
 from typing import Any
@@ -18,8 +19,7 @@ from ampsim.testing.load import load
 from ampsim.testing.scaler_checks.adapter import ScalerAdapter
 from ampsim.testing.scaler_checks.check import Failure, ScalerCheck, time_limit
 from ampsim.testing.scaler_checks.construction import CONSTANTS, arguments_of
-from ampsim.testing.scaler_checks.drop_in import missing_features_are_declared
-from ampsim.testing.scaler_checks.run import THREADS, chosen
+from ampsim.testing.scaler_checks.run import chosen
 from ampsim.testing.scaler_checks.subject import Subject, find
 from ampsim.testing.scaler_checks.traits import Traits
 
@@ -31,7 +31,8 @@ def write(
 
     Args:
         check: Name of the check.
-        target: ``module:attribute`` of a class with torch's constructor or of ``make(rule)``.
+        target: ``module:attribute`` of a class with torch's constructor, of ``make(rule)``, or of a `Subject`,
+            whose class is used with its traits.
         examples: Maximum number of generated overflow sequences; None follows the hypothesis profile.
         declared: Keyword arguments of `Traits`.
 
@@ -41,12 +42,11 @@ def write(
     (selected,) = chosen(names=[check])
     subject = find(target, **declared)
     if isinstance(load(target), Subject):
-        raise ValueError(
-            f"{target} is a Subject, which needs ampsim: name the class, and declare traits with --trait"
-        )
+        target = _class_of(subject)
+        subject = find(target, **subject.traits.differences())
     if reason := selected.skip_reason(subject):
         raise ValueError(f"{check} is skipped for {target}: {reason}")
-    if selected.level == THREADS or selected is missing_features_are_declared:
+    if not selected.has_test:
         raise ValueError(f"{check} needs ampsim, so it has no standalone test; run the check")
     subject.try_out()
     chosen_examples = generation.choose(examples)
@@ -58,6 +58,18 @@ def write(
         raise ValueError(f"{check}: {error}, and neither would a standalone test") from error
     raised = not isinstance(error, AssertionError) or " raised " in str(error)
     return _printed(selected, failure, target), raised
+
+
+def _class_of(subject: Subject) -> str:
+    """Return ``module:Class`` of what a Subject makes; raise ValueError if that cannot be imported without ampsim."""
+    made = type(subject.example)
+    target = f"{made.__module__}:{made.__qualname__}"
+    if target.startswith("ampsim.") or "<" in target:
+        options = shlex.join(["CHECK", "MODULE:CLASS", *subject.traits.as_options()])
+        raise ValueError(
+            f"{subject.name} is a Subject, which needs ampsim; expected a class: ampsim emit-test {options}"
+        )
+    return target
 
 
 def _printed(check: ScalerCheck, failure: Failure, target: str) -> str:

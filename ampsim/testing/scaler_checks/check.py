@@ -1,6 +1,7 @@
 """A check of scalers: hypothesis generates its examples and shrinks the one that fails."""
 
 import gc
+import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -20,7 +21,7 @@ from ampsim.testing.lines import TESTING
 from ampsim.testing.scaler_checks.example import Example, example_of, readable
 from ampsim.testing.scaler_checks.found_inf_adapter import FoundInfAdapter
 from ampsim.testing.scaler_checks.subject import Subject, as_subject
-from ampsim.testing.scaler_checks.suggest_traits import suggestion
+from ampsim.testing.scaler_checks.suggest_traits import DECLARED, suggestion
 
 LEVELS = (
     "state machine",
@@ -199,16 +200,26 @@ class ScalerCheck(Check):
         elif not isinstance(error, BrokenError):
             seen = f"raised {type(error).__name__}: {error}"
             where = [("where", frame) for frame in _user_frames(error)]
-        repeat = [("repeat", self.repeat(example, examples))]
-        return described(self, seen, [*hints, *where, *failure.story(), *repeat])
+        commands = self.commands(example.subject, examples)
+        return described(self, seen, [*hints, *where, *failure.story(), *commands])
 
-    def repeat(self, example: Example, examples: Examples) -> str:
-        """Write the command that runs the check again on the same examples."""
-        subject, words = example.subject, list[str]()
+    def commands(self, subject: Subject, examples: Examples) -> list[tuple[str, str]]:
+        """Return the commands that repeat the failure and write a test of it, as lines of (label, text)."""
+        if not re.fullmatch(r"[\w.]+:[\w.]+", subject.name):
+            again = f"in Python: check_scaler(..., checks=[{self.name!r}]) on {subject.name!r}"
+            return [("repeat", again)]
+        options, words = subject.traits.as_options(), list[str]()
         if not examples.is_default:
             words = ["--examples", str(examples.number), "--seed", str(examples.seed)]
-        options = [*subject.traits.as_options(), "--check", self.name, *words]
-        return shlex.join(["ampsim", "check", subject.name, *options])
+        repeat = ["ampsim", "check", subject.name, *options, "--check", self.name, *words]
+        emit = ["ampsim", "emit-test", self.name, subject.name, *options]
+        lines = [("repeat", shlex.join(repeat)), ("emit", shlex.join(emit))]
+        return lines[: 2 if self.has_test else 1]
+
+    @property
+    def has_test(self) -> bool:
+        """Whether a failure can be written as a test without ampsim."""
+        return self.level != LEVELS.index("threads") and self.name != DECLARED
 
 
 def _user_frames(error: BaseException) -> list[str]:
