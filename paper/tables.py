@@ -111,9 +111,14 @@ def sight() -> Table:
         counts = (runs.verdicts(sample)[truth, verdict] for sample in samples)
         return (truth, verdict, *map(str, counts))
 
-    pairs = [(truth, verdict) for truth in runs.TRUTHS for verdict in runs.VERDICTS]
+    def words(truth: str) -> tuple[Cell, ...]:
+        counts = (runs.says_nan(truth, sample) for sample in samples)
+        return (truth, 'has "nan" or "inf"', *map(str, counts))
+
+    rows = [cells(truth, verdict) for truth in runs.TRUTHS for verdict in runs.VERDICTS]
+    rows += [words(truth) for truth in runs.TRUTHS]
     head = ("the log shows", "verdict", *(f"sample {sample}" for sample in samples))
-    return Table(head, tuple(cells(*pair) for pair in pairs), "ll" + "r" * len(samples))
+    return Table(head, tuple(rows), "ll" + "r" * len(samples))
 
 
 def from_gallery(stem: str) -> Table:

@@ -32,6 +32,11 @@ def rival(run: Result, interval: str) -> int:
     return sum(row["rivals"][interval] for row in followed(run))
 
 
+def rival_logs(run: Result, interval: str) -> int:
+    """Return how many logs contradict a rule with another interval."""
+    return sum(row["rivals"][interval] > 0 for row in followed(run))
+
+
 def both(run: Result) -> int:
     """Return how many logs agree with the rule and contradict the control."""
     return sum(row["control"] > 0 and not row["breaks"] for row in followed(run))
@@ -65,9 +70,10 @@ def over_samples(truth: str, verdict: str) -> int:
     return sum(verdicts(sample)[truth, verdict] for sample in samples())
 
 
-def says_nan(truth: str) -> int:
-    """Return how many logs of a truth have the word nan or inf."""
-    return sum(row["says_nan"] for row in judged() if WORDS[row["truth"]] == truth)
+def says_nan(truth: str, sample: int | None = None) -> int:
+    """Return how many logs of a truth have the word nan or inf, in a sample or in all."""
+    rows = (row for row in judged() if sample in (None, row["sample"]))
+    return sum(row["says_nan"] for row in rows if WORDS[row["truth"]] == truth)
 
 
 def undecided(sample: int) -> float:
@@ -88,6 +94,9 @@ NUMBERS: dict[str, Number | Formula] = {
     "cuda.control": cuda(lambda run: total(followed(run), "control"), ",d"),
     "cuda.rival.half": cuda(lambda run: rival(run, "half"), ",d"),
     "cuda.rival.next": cuda(lambda run: rival(run, "one more"), ",d"),
+    "cuda.rival.half.logs": cuda(lambda run: rival_logs(run, "half"), "d"),
+    "cuda.rival.next.logs": cuda(lambda run: rival_logs(run, "one more"), "d"),
+    "cuda.control.logs": cuda(lambda run: sum(row["control"] > 0 for row in followed(run)), "d"),
     "cuda.both": cuda(both, "d"),
     "cuda.held.followed": cuda(lambda run: len(followed(run, held_out=True)), "words"),
     "cuda.held.whole": cuda(lambda run: whole(followed(run, held_out=True)), "words"),
