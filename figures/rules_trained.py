@@ -1,4 +1,4 @@
-"""From an initial scale near the threshold, no rule's loss differs from float32's at the 95 % level.
+"""From an initial scale near the threshold, no rule's loss is distinguishable from float32's.
 
 Skipped steps, unused bits, zero gradients, and final loss of each rule. Axes b and c are logarithmic
 beyond the first tick.
