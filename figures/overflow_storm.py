@@ -1,6 +1,6 @@
 """Unavoidable overflows above a critical rate drive the loss scale to zero.
 
-The figure also shows two mitigations.
+With a minimum scale or a shorter growth interval, the same bad batches do little harm.
 """
 
 from collections.abc import Callable
