@@ -51,7 +51,8 @@ def never_stepped(run: Evidence) -> Finding | None:
         return None
     if not (scale.steps[0] <= 1 and scale.steps[fallen] <= scale.steps[0] + fallen):
         return None  # steps between the records, or before them, may have been taken
-    why = f"the loss scale fell {fallen} times without a rise, and no loss or norm is finite"
+    what = "no loss" if loss_lost else "no gradient norm"
+    why = f"the loss scale fell {fallen} times without a rise, and {what} is finite there"
     return at(scale, 0, "never-stepped", why=why)
 
 

@@ -131,5 +131,7 @@ def _reason(history: History) -> str:
     if path.is_dir():
         return ": the folder has no *tfevents* file and no *.wandb file"
     if not history.texts:
-        return ": the file is empty" if not history.notes else ": the compressed file is damaged"
+        if history.notes:
+            return ": the compressed file is damaged"
+        return ": the file is empty" if path.is_file() and not path.stat().st_size else ""
     return ""
