@@ -36,7 +36,9 @@ def measure(source: str) -> Counter[str]:
             found["nested comprehensions"] += any(
                 isinstance(each, COMPREHENSIONS) for each in inner
             )
-    found["lines over 100 columns"] = sum(len(line) > 100 for line in source.splitlines())
+    found["lines over 100 columns"] = sum(
+        len(line) > 100 for line in source.splitlines()
+    )
     return found
 
 
@@ -47,14 +49,19 @@ def measure_all() -> dict[str, list[int]]:
         for path in sorted((ROOT / folder).rglob("*.py")):
             numbers = measure(path.read_text(encoding="utf-8"))
             totals.setdefault(package_of(path), Counter()).update(numbers)
-    return {package: [numbers[name] for name in NAMES] for package, numbers in totals.items()}
+    return {
+        package: [numbers[name] for name in NAMES]
+        for package, numbers in totals.items()
+    }
 
 
 def main() -> int:
     """Return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--lower", action="store_true", help="write the current numbers where they are lower"
+        "--lower",
+        action="store_true",
+        help="write the current numbers where they are lower",
     )
     lower = parser.parse_args().lower
     text = PROJECT.read_text(encoding="utf-8")
@@ -62,11 +69,15 @@ def main() -> int:
     failures = []
     for package, numbers in measure_all().items():
         if package not in budgets:
-            failures.append(f'{package}: no budget; add "{package}" = {numbers} to pyproject.toml')
+            failures.append(
+                f'{package}: no budget; add "{package}" = {numbers} to pyproject.toml'
+            )
             continue
         for name, number, budget in zip(NAMES, numbers, budgets[package], strict=True):
             if number > budget:
-                failures.append(f"{package}: {number:,} {name}, expected at most {budget:,}")
+                failures.append(
+                    f"{package}: {number:,} {name}, expected at most {budget:,}"
+                )
         if lower:
             lowest = [min(pair) for pair in zip(numbers, budgets[package], strict=True)]
             line = rf'(?m)^"{re.escape(package)}" = \[.*\]$'

@@ -9,7 +9,8 @@ import griffe
 EXAMPLE = re.compile(r"^>>> (?:.|\n)*?(?=\n\n|\n?\Z)", re.MULTILINE)
 TABLE = re.compile(r"^=+ +=[= ]+\n(?:.+\n?)+", re.MULTILINE)
 LIST = re.compile(
-    r"^(?!\w+:$)(?! |[*-] |\d+\. )(.*\S)\n(?=( *)(?:[*-]|1\.) )((?:.+\n?)+)", re.MULTILINE
+    r"^(?!\w+:$)(?! |[*-] |\d+\. )(.*\S)\n(?=( *)(?:[*-]|1\.) )((?:.+\n?)+)",
+    re.MULTILINE,
 )
 """A list without a blank line above it, which Markdown does not recognize. A single word starts a section instead."""
 
@@ -25,6 +26,8 @@ class Fenced(griffe.Extension):
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
         """Rewrite the docstring of a module, class, function, or attribute."""
         if obj.docstring:
-            text = EXAMPLE.sub(lambda match: f"```pycon\n{match[0]}\n```", obj.docstring.value)
+            text = EXAMPLE.sub(
+                lambda match: f"```pycon\n{match[0]}\n```", obj.docstring.value
+            )
             text = TABLE.sub(lambda match: f"```text\n{match[0].rstrip()}\n```\n", text)
             obj.docstring.value = LIST.sub(separate_list, text)

@@ -1,8 +1,8 @@
 """Test other versions of Python, torch, and JAX: `make versions`.
 
 `nox -f .ci/noxfile.py -s "torch(newest)"` runs one session. Each session writes its row of
-docs/versions.md. The default build of torch takes several GB; to install a CPU build, set PIP_INDEX_URL to an index
-that has one.
+docs/versions.md. The default build of torch takes several GB; to install a CPU build, set
+PIP_INDEX_URL to an index that has one.
 """
 
 import datetime
@@ -47,7 +47,9 @@ print(platform.python_version(), *([each.version for each in d(name=name)] or ["
 
 
 @nox.session
-@nox.parametrize(("python", "version"), [(PYTHONS[name], name) for name in TORCH], ids=[*TORCH])
+@nox.parametrize(
+    ("python", "version"), [(PYTHONS[name], name) for name in TORCH], ids=[*TORCH]
+)
 def torch(session: nox.Session, version: str) -> None:
     """Test the packages that import torch."""
     session.install(TORCH[version], "numpy>=2")
@@ -80,13 +82,20 @@ def test(session: nox.Session, extras: str, *paths: str) -> None:
     """Install ampsim with extras, run the tests in the paths, and write the row of the session."""
     session.chdir(ROOT)
     session.install(f".[{extras}]", "pytest-xdist", "setuptools")
-    environment = {"HYPOTHESIS_PROFILE": "ci", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    environment = {
+        "HYPOTHESIS_PROFILE": "ci",
+        "OMP_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+    }
     warnings = [word for warning in FOREIGN for word in ("-W", warning)]
     report = ROOT / "build" / "versions" / f"{session.name}.xml"
     arguments = (*warnings, f"--junitxml={report}", *paths, *session.posargs)
     session.run(*QUICK, *arguments, env=environment, success_codes=[0, 1])
-    suite = ET.parse(report).getroot()[0]  # noqa: S314 - pytest has just written it
-    count = {name: int(suite.attrib[name]) for name in ("tests", "failures", "errors", "skipped")}
+    suite = ET.parse(report).getroot()[0]  # noqa: S314
+    count = {
+        name: int(suite.attrib[name])
+        for name in ("tests", "failures", "errors", "skipped")
+    }
     failed = count["failures"] + count["errors"]
     versions = (
         session.run("python", "-c", VERSIONS, silent=True)
@@ -108,9 +117,14 @@ def test(session: nox.Session, extras: str, *paths: str) -> None:
 
 def write_row(name: str, cells: list[str]) -> None:
     """Replace the row of a session, or append it after the last row."""
-    page, row = ROOT / "docs" / "versions.md", " | ".join([f"| `{name}`", *cells]) + " |"
+    page, row = (
+        ROOT / "docs" / "versions.md",
+        " | ".join([f"| `{name}`", *cells]) + " |",
+    )
     lines = page.read_text().splitlines()
     rows = [place for place, line in enumerate(lines) if line.startswith("| `")]
     old = [place for place in rows if lines[place].startswith(f"| `{name}` |")]
-    lines[slice(old[0], old[0] + 1) if old else slice(rows[-1] + 1, rows[-1] + 1)] = [row]
+    lines[slice(old[0], old[0] + 1) if old else slice(rows[-1] + 1, rows[-1] + 1)] = [
+        row
+    ]
     page.write_text("\n".join(lines) + "\n")

@@ -1,7 +1,9 @@
-"""Add files from outside docs/ to the site: the README as first page, guides of packages, figures, and HTML pages.
+"""Add files from outside docs/ to the site: the README as first page, guides of packages, figures,
+and HTML pages.
 
-Links in the pages are relative to the repository, so that they also work there. These hooks rewrite the links for the
-site. A link to a file that is not on the site, such as source code, becomes plain text.
+Links in the pages are relative to the repository, so that they also work there. These hooks rewrite
+the links for the site. A link to a file that is not on the site, such as source code, becomes plain
+text.
 """
 
 import os
@@ -23,7 +25,9 @@ SHOWN = (
     "ampsim/runs/record/examples.md", "experiments/data/README.md", "figures/*.md", "figures/*.svg", "figures/*.png",
     "figures/*.html", "paper/ampsim.pdf",
 )  # fmt: skip
-LINK = re.compile(r"(?<!`)\[((?:[^\[\]]|\[[^\]]*\]\([^)]*\)|!\[[^\]]*\]\([^)]*\))*)\]\(([^)\s]+)\)")
+LINK = re.compile(
+    r"(?<!`)\[((?:[^\[\]]|\[[^\]]*\]\([^)]*\)|!\[[^\]]*\]\([^)]*\))*)\]\(([^)\s]+)\)"
+)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -32,17 +36,23 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         for path in sorted(ROOT.glob(pattern)):
             if path.name != "conformance_page.html":
                 name = (
-                    "index.md" if path == ROOT / "README.md" else path.relative_to(ROOT).as_posix()
+                    "index.md"
+                    if path == ROOT / "README.md"
+                    else path.relative_to(ROOT).as_posix()
                 )
                 files.append(File.generated(config, name, abs_src_path=str(path)))
     for asset in ("iframe-worker.js", "site.css"):
         files.append(
-            File.generated(config, f"assets/{asset}", abs_src_path=str(ROOT / ".ci" / asset))
+            File.generated(
+                config, f"assets/{asset}", abs_src_path=str(ROOT / ".ci" / asset)
+            )
         )
     return files
 
 
-def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+def on_page_markdown(
+    markdown: str, page: Page, config: MkDocsConfig, files: Files
+) -> str:
     """Rewrite links to files of the repository; a link without a page on the site becomes text."""
     source = page.file.src_uri
     shown = next(
@@ -62,9 +72,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         name = "index.md" if wanted == "README.md" else wanted.removeprefix("docs/")
         if files.get_file_from_path(name) is None:
             return text
-        return (
-            f"[{text}]({os.path.relpath(name, str(PurePosixPath(source).parent))}{hashed}{anchor})"
-        )
+        return f"[{text}]({os.path.relpath(name, str(PurePosixPath(source).parent))}{hashed}{anchor})"
 
     append = APPENDED.get(source)
     return LINK.sub(rewrite, markdown) + (append() if append else "")
@@ -85,7 +93,9 @@ def commands() -> str:
     """Return the arguments and options of every command, in Markdown."""
     command = typer.main.get_command(app)
     text = get_docs_for_click(obj=command, ctx=typer.Context(command), name="ampsim")
-    return "\n\n## " + text.partition("\n## ")[2]  # the page itself introduces the commands
+    return (
+        "\n\n## " + text.partition("\n## ")[2]
+    )  # the page itself introduces the commands
 
 
 APPENDED: Mapping[str, Callable[[], str]] = {

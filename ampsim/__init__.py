@@ -1,7 +1,7 @@
 """ampsim: a testbed for dynamic loss scaling.
 
-Start with `ampsim.core.machine`, the reference state machine of a loss scaler. Importing this package loads only the
-standard library; numpy is loaded when one of its names is first used.
+Start with `ampsim.core.machine`, the reference state machine of a loss scaler. Importing this
+package loads only the standard library; numpy is loaded when one of its names is first used.
 
 >>> from ampsim import Rule, replay
 >>> replay(Rule(init_scale=1024.0, growth_interval=2), [False, False, True, False]).tolist()

@@ -10,7 +10,9 @@ from ampsim.core.output import run_command
 def main(argv: Sequence[str]) -> int:
     """Return the exit status: 0 success, 1 a run failed, 2 invalid arguments, 130 interrupted."""
     with needing("experiments"):
-        if argv[:1] == ["gpu"]:  # loads neither rich nor tyro, which a borrowed machine may lack
+        if argv[:1] == [
+            "gpu"
+        ]:  # loads neither rich nor tyro, which a borrowed machine may lack
             from experiments.runner import gpu
 
             return gpu.main(argv[1:])

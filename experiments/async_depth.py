@@ -50,23 +50,29 @@ class Config(runner.Config):
     eps: float = 1e-15  # of Adam
 
 
-SMOKE = Config(steps=4, seeds=(0,), depths=(1,), control=1, interval=2, init_log2=30, batch_cpu=1)
+SMOKE = Config(
+    steps=4, seeds=(0,), depths=(1,), control=1, interval=2, init_log2=30, batch_cpu=1
+)
 
 
 @dataclass(frozen=True)
 class Delay:
-    """A number of iterations by which the loss scale is late, one by which the weights are, and the schedule."""
+    """A number of iterations by which the loss scale is late, one by which the weights are, and the
+    schedule.
+    """
 
     scale: int  # iterations
     weights: int
-    latest: bool = (
-        False  # whether the optimizer's thread waits before each step until it can wait no longer
-    )
+    # whether the optimizer's thread waits before each step until it can wait no longer
+    latest: bool = False
 
 
 def arms(config: Config) -> dict[str, Delay]:
     k = config.control
-    controls = {f"depth {k} latest": Delay(k, k, latest=True), f"scale {k}": Delay(k, 0)}
+    controls = {
+        f"depth {k} latest": Delay(k, k, latest=True),
+        f"scale {k}": Delay(k, 0),
+    }
     return {f"depth {depth}": Delay(depth, depth) for depth in config.depths} | controls
 
 
@@ -74,10 +80,14 @@ def inputs() -> dict[str, str]:
     return tasks.inputs("gpt")
 
 
-def run(config: Config, arm: Delay, seed: int, device: str, tick: Callable[[int], None]) -> Record:
+def run(
+    config: Config, arm: Delay, seed: int, device: str, tick: Callable[[int], None]
+) -> Record:
     """Train one arm; the columns are explained in `data/README.md`."""
     on_cpu = device == "cpu"
-    task = tasks.make("gpt", seed, device, config.batch_cpu if on_cpu else config.batch_cuda)
+    task = tasks.make(
+        "gpt", seed, device, config.batch_cpu if on_cpu else config.batch_cuda
+    )
     pipe = Pipe(task, arm, config, device)
     try:
         for step in range(config.steps):
@@ -162,7 +172,9 @@ class Pipe:
 
         self._model.step(step)
         self._scaler.update(ticket=ticket)
-        if len(self.losses) > self.arm.weights:  # the next iteration needs the oldest step
+        if (
+            len(self.losses) > self.arm.weights
+        ):  # the next iteration needs the oldest step
             self._gate.release()
 
     def finish(self) -> None:
@@ -179,7 +191,9 @@ class Pipe:
     def digest(self) -> str:
         """Return the first 16 digits of the sha256 of every loss and of the last weights."""
         weights = fp16.flat_parameters(self.task.model).cpu().numpy()
-        return hashlib.sha256(repr(self.losses).encode() + weights.tobytes()).hexdigest()[:16]
+        return hashlib.sha256(
+            repr(self.losses).encode() + weights.tobytes()
+        ).hexdigest()[:16]
 
 
 if __name__ == "__main__":

@@ -1,13 +1,14 @@
-"""What share of public fp16 training loops fails a check of loss scaling, as far as the source shows?
+"""What share of public fp16 training loops fails a check of loss scaling, as far as the source
+shows?
 
-`ampsim lint` read the loops of public repositories, each at one commit. `inputs/census.jsonl` has the
-findings and no source code: repository, commit, path, sha256, line, features of the loop, and violated
-rules. A loop is the innermost `for` or `while` around the step of a scaler, or the function if the loop
-is elsewhere. Copies of a loop count once. The shares cover only what lint detects:
-`docs/evaluation-lint.md` has its precision and recall.
+`ampsim lint` read the loops of public repositories, each at one commit. `inputs/census.jsonl` has
+the findings and no source code: repository, commit, path, sha256, line, features of the loop, and
+violated rules. A loop is the innermost `for` or `while` around the step of a scaler, or the
+function if the loop is elsewhere. Copies of a loop count once. The shares cover only what lint
+detects: `docs/evaluation-lint.md` has its precision and recall.
 
-If AMPSIM_CENSUS names a folder with the files (`OWNER+NAME/PATH`), the files are read again. Device:
-cpu.
+If AMPSIM_CENSUS names a folder with the files (`OWNER+NAME/PATH`), the files are read again.
+Device: cpu.
 """
 
 import ast
@@ -37,7 +38,8 @@ FOLDER = "AMPSIM_CENSUS"
 # Rules that were not there when the loops were read.
 LEFT_OUT = {"AMP129", "AMP130", "AMP132", "AMP133", "AMP134", "AMP135", "AMP136"}
 EXAMPLE = re.compile(
-    r"(^|/)(\w*examples?|tutorials?|recipes?|egs|references?|projects?|research|contrib)(/|$)", re.I
+    r"(^|/)(\w*examples?|tutorials?|recipes?|egs|references?|projects?|research|contrib)(/|$)",
+    re.I,
 )
 KINDS = ("package", "example", "script")
 HAS = {
@@ -60,7 +62,9 @@ SMOKE = Config()
 
 @dataclass(frozen=True)
 class Arm:
-    """A kind of repository: with a package to install, and outside its examples; its examples; scripts alone."""
+    """A kind of repository: with a package to install, and outside its examples; its examples;
+    scripts alone.
+    """
 
     kind: str
 
@@ -74,7 +78,9 @@ def inputs() -> dict[str, str]:
 
 
 def files() -> list[Row]:
-    """Return the files of the census, read again where there is a folder with them. ValueError: one has changed."""
+    """Return the files of the census, read again where there is a folder with them. ValueError: one
+    has changed.
+    """
     rows: list[Row] = [json.loads(line) for line in INPUT.read_text().splitlines()]
     folder = os.environ.get(FOLDER)
     return (
@@ -88,12 +94,16 @@ def loops_at(folder: Path, row: Row) -> Iterator[Row]:
     """Yield the loops of a file in the folder."""
     path = folder / row["repository"].replace("/", "+", 1) / row["path"]
     if (now := hashlib.sha256(path.read_bytes()).hexdigest()) != row["sha256"]:
-        raise ValueError(f"{path}: sha256 {now}, expected {row['sha256']}: fetch {row['commit']}")
+        raise ValueError(
+            f"{path}: sha256 {now}, expected {row['sha256']}: fetch {row['commit']}"
+        )
     yield from loops_in(read(path))
 
 
 def loops_in(text: str) -> Iterator[Row]:
-    """Yield the loops of a source: digest and line, what each has, and the lines on which it breaks a rule, by code."""
+    """Yield the loops of a source: digest and line, what each has, and the lines on which it breaks
+    a rule, by code.
+    """
     source = parse(text)
     if source is None or source.disabled:
         return
@@ -110,11 +120,17 @@ def loops_in(text: str) -> Iterator[Row]:
             if place in seen:
                 continue
             seen.add(place)
-            inside = [each for each in trace if each.loops[: len(step.loops)] == step.loops]
+            inside = [
+                each for each in trace if each.loops[: len(step.loops)] == step.loops
+            ]
             lines = {getattr(each.node, "lineno", 0) for each in inside}
-            within = range(getattr(place, "lineno", 0), (getattr(place, "end_lineno", 0) or 0) + 1)
+            within = range(
+                getattr(place, "lineno", 0), (getattr(place, "end_lineno", 0) or 0) + 1
+            )
             mine = sorted(
-                (c, line) for c, line in found if c == "AMP112" or line in lines or line in within
+                (c, line)
+                for c, line in found
+                if c == "AMP112" or line in lines or line in within
             )
             yield {
                 "digest": hashlib.sha256(ast.unparse(place).encode()).hexdigest()[:16],
@@ -132,7 +148,11 @@ def place_of(source: Source, step: Event) -> ast.AST:
     if step.loops:
         return step.loops[-1]
     line = getattr(step.node, "lineno", 0)
-    around = [each for each in source.functions if each.lineno <= line <= (each.end_lineno or 0)]
+    around = [
+        each
+        for each in source.functions
+        if each.lineno <= line <= (each.end_lineno or 0)
+    ]
     return max(around, key=lambda each: each.lineno) if around else source.tree
 
 
@@ -141,7 +161,9 @@ def had(trace: Trace, step: Event, inside: Sequence[Event]) -> Iterator[str]:
     for kind in ("schedule", "average", "clip"):
         deep = kind == "clip"
         if any(
-            each.kind == kind and (deep or each.loops == step.loops) and not each.apart(step)
+            each.kind == kind
+            and (deep or each.loops == step.loops)
+            and not each.apart(step)
             for each in inside
         ):
             yield kind
@@ -151,7 +173,8 @@ def write(folder: Path) -> None:
     """Write the input from a folder with an `index.jsonl`; its tests are no loops.
 
     Args:
-        folder: of the files; its index has repository, commit, path, sha256 and packaged, whether it can be installed.
+        folder: of the files; its index has repository, commit, path, sha256 and packaged, whether
+            it can be installed.
     """
     rows: list[Row] = []
     for known in map(json.loads, (folder / "index.jsonl").read_text().splitlines()):
@@ -178,7 +201,9 @@ def write(folder: Path) -> None:
     write_atomically(INPUT, text.encode())
 
 
-def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
+def run(
+    config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], None]
+) -> Record:
     """Count the loops of one kind; the columns are explained in `data/README.md`."""
     loops = {
         loop["digest"]: {**loop, "repository": file["repository"], "kind": file["kind"]}
@@ -193,7 +218,9 @@ def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], 
         "loops": len(mine),
         "repositories": sorted({loop["repository"] for loop in mine}),
         "wrong": count(mine, map(bool, broken)),
-        "checks": {check: count(mine, (check in each for each in broken)) for check in checks},
+        "checks": {
+            check: count(mine, (check in each for each in broken)) for check in checks
+        },
         "rules": {
             code: count(mine, (code in loop["codes"] for loop in mine))
             for code in sorted(RULES.keys() - LEFT_OUT)
@@ -213,7 +240,10 @@ def faults(loop: Row) -> set[str]:
 def count(loops: Sequence[Row], broken: Iterable[bool]) -> Record:
     """Return how many loops break something, and which repositories have one."""
     found = [loop for loop, breaks in zip(loops, broken, strict=True) if breaks]
-    return {"loops": len(found), "repositories": sorted({loop["repository"] for loop in found})}
+    return {
+        "loops": len(found),
+        "repositories": sorted({loop["repository"] for loop in found}),
+    }
 
 
 def share(loops: Sequence[Row], code: str) -> Record:

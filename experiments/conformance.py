@@ -1,10 +1,10 @@
 """Which checks does each framework's own scaler pass, and does it still match its dialect?
 
-Each adapter of `ampsim.frameworks` runs the checks of the conformance suite on the installed scaler.
-Hypothesis generates the overflow sequences deterministically and shrinks them. Each adapter is also
-compared with its dialect on random overflow sequences. If the package of an adapter is not installed,
-the committed record stays. Scalers without an adapter here were run once; their records have the
-version, date, and commit of that run. Device: cpu.
+Each adapter of `ampsim.frameworks` runs the checks of the conformance suite on the installed
+scaler. Hypothesis generates the overflow sequences deterministically and shrinks them. Each adapter
+is also compared with its dialect on random overflow sequences. If the package of an adapter is not
+installed, the committed record stays. Scalers without an adapter here were run once; their records
+have the version, date, and commit of that run. Device: cpu.
 """
 
 from collections import Counter
@@ -43,7 +43,10 @@ def committed() -> dict[str, Record]:
     }
 
 
-NAMES = (*frameworks.REGISTRY, *(name for name in committed() if name not in frameworks.REGISTRY))
+NAMES = (
+    *frameworks.REGISTRY,
+    *(name for name in committed() if name not in frameworks.REGISTRY),
+)
 
 
 @dataclass(frozen=True)
@@ -67,12 +70,19 @@ SMOKE = Config(steps=2, histories=10, adapters=("torch",))
 def arms(config: Config) -> Mapping[str, Arm]:
     return {
         "checks": Arm(None),
-        **{name: Arm(name) for name in (NAMES if config.adapters == ("all",) else config.adapters)},
+        **{
+            name: Arm(name)
+            for name in (NAMES if config.adapters == ("all",) else config.adapters)
+        },
     }
 
 
-def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
-    """Judge one adapter, or return what was recorded; the columns are explained in `data/README.md`."""
+def run(
+    config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], None]
+) -> Record:
+    """Judge one adapter, or return what was recorded; the columns are explained in
+    `data/README.md`.
+    """
     if arm.adapter is None:
         promises = {name: promise(name) for name in CHECKS}
         return {
@@ -103,7 +113,9 @@ def judged(adapter: Adapter, config: Config, tick: Callable[[int], None]) -> Rec
     version = adapter.version()
     adapter.start()
     checks = {}
-    for number, verdict in enumerate(judge_all(adapter, CHECKS.values(), examples=config.steps), 1):
+    for number, verdict in enumerate(
+        judge_all(adapter, CHECKS.values(), examples=config.steps), 1
+    ):
         checks[verdict.result.check.name] = cell(adapter, verdict)
         tick(number * config.steps // len(CHECKS))
     about = {
@@ -111,7 +123,9 @@ def judged(adapter: Adapter, config: Config, tick: Callable[[int], None]) -> Rec
         **{name: getattr(adapter, name) for name in ABOUT},
         "live": True,
     }
-    compared = asdict(drift(adapter, histories=config.histories)) if adapter.dialect else None
+    compared = (
+        asdict(drift(adapter, histories=config.histories)) if adapter.dialect else None
+    )
     return {
         **about,
         "version": version,
@@ -125,9 +139,15 @@ def cell(adapter: Adapter, verdict: Verdict) -> Record:
     """Return what one check says of an adapter, with the shortest history that breaks it."""
     result = verdict.result
     declared = result.text if result.outcome == "xfailed" else ""
-    found: Record = {"outcome": result.outcome, "seen": verdict.seen, "reason": declared}
+    found: Record = {
+        "outcome": result.outcome,
+        "seen": verdict.seen,
+        "reason": declared,
+    }
     if verdict.example is not None:
-        found["did"] = [f"{label}: {text}" for label, text in verdict.example.story() if text]
+        found["did"] = [
+            f"{label}: {text}" for label, text in verdict.example.story() if text
+        ]
     if result.outcome == "failed":
         found["reports"] = reported(adapter, result.check.name)
     return found
@@ -135,20 +155,30 @@ def cell(adapter: Adapter, verdict: Verdict) -> Record:
 
 def table(rows: Sequence[Record]) -> Table:
     """Return how many checks each scaler keeps, which it breaks, and whether it equals its dialect."""
-    shown = Table("scaler", "version", "judged", "keeps", "by choice", "breaks", "dialect")
+    shown = Table(
+        "scaler", "version", "judged", "keeps", "by choice", "breaks", "dialect"
+    )
     for row in rows:
         if "sentences" not in row:
             how = "live" if row["live"] else "recorded"
-            shown.add_row(row["arm"], row["version"], f"{how}, {row['date']}", *summary(row))
+            shown.add_row(
+                row["arm"], row["version"], f"{how}, {row['date']}", *summary(row)
+            )
     return shown
 
 
 def summary(row: Record) -> tuple[str, str, str, str]:
-    """Return the counts of checks kept and deviated from, the names of those broken, and the drift, in words."""
+    """Return the counts of checks kept and deviated from, the names of those broken, and the drift,
+    in words.
+    """
     counts = Counter(found["outcome"] for found in row["checks"].values())
-    broken = [check for check, found in row["checks"].items() if found["outcome"] == "failed"]
+    broken = [
+        check for check, found in row["checks"].items() if found["outcome"] == "failed"
+    ]
     compared: dict[str, Any] = row["drift"] or {}
-    same = f"{compared['histories'] - compared['refused']} equal" if compared else "none"
+    same = (
+        f"{compared['histories'] - compared['refused']} equal" if compared else "none"
+    )
     words = f"{compared['differing']} differ" if compared.get("differing") else same
     return str(counts["passed"]), str(counts["xfailed"]), "\n".join(broken), words
 

@@ -3,12 +3,12 @@
 The data are the numbers of public training logs: DeepSpeed, Megatron-LM, fairseq, apex, and torch's
 GradScaler, on 1 to 1,024 GPUs. `inputs/cuda_runs.md` is their data sheet. No network is trained.
 
-A log shows the scale of some steps and some overflows, so all states that the state machine may be in
-are followed from row to row (`corpus/follow.py`). A row that none of them can produce is a break. The
-rule is that of the program, with the settings that the log, or else the program's configuration,
-gives. Most rows repeat the scale of the row before, so their share has no power: the score is the
-breaks among the *moves*, and the files without a break. The control is the same rule with a growth
-interval three times as long; other wrong intervals show how near a rival may be.
+A log shows the scale of some steps and some overflows, so all states that the state machine may be
+in are followed from row to row (`corpus/follow.py`). A row that none of them can produce is a
+break. The rule is that of the program, with the settings that the log, or else the program's
+configuration, gives. Most rows repeat the scale of the row before, so their share has no power: the
+score is the breaks among the *moves*, and the files without a break. The control is the same rule
+with a growth interval three times as long; other wrong intervals show how near a rival may be.
 
 Device: cpu.
 """
@@ -38,7 +38,9 @@ RIVALS: Mapping[str, Callable[[int], int]] = {  # other wrong growth intervals
     "twice": lambda interval: 2 * interval,
 }
 SHOWN, COLUMNS = 4, 150  # trajectories of an arm, and how fine they are
-Points = list[tuple[int, float]]  # step from the first one, or number of the row; log2 of the scale
+Points = list[
+    tuple[int, float]
+]  # step from the first one, or number of the row; log2 of the scale
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,8 @@ class Arm:
 def arms(config: Config) -> Mapping[str, Arm]:
     kinds = sorted({(run["held_out"], run["program"]) for run in runs.load()})
     return {
-        program + ", held out" * held_out: Arm(program, held_out) for held_out, program in kinds
+        program + ", held out" * held_out: Arm(program, held_out)
+        for held_out, program in kinds
     }
 
 
@@ -69,22 +72,34 @@ def inputs() -> dict[str, str]:
     return {runs.INPUT.name: hashlib.sha256(runs.INPUT.read_bytes()).hexdigest()}
 
 
-def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
+def run(
+    config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], None]
+) -> Record:
     """Follow the runs of a program; the columns are explained in `data/README.md`."""
     kind = arm.program, arm.held_out
     mine = [each for each in runs.load() if (each["program"], each["held_out"]) == kind]
     rows = [judge(each, config.steps) for each in mine]
     tick(config.steps)
     trajectories = {i: outline(points_of(mine[i], config.steps)) for i in chosen(rows)}
-    return {"runs": rows, "shown": [{"run": i, "points": p} for i, p in trajectories.items()]}
+    return {
+        "runs": rows,
+        "shown": [{"run": i, "points": p} for i, p in trajectories.items()],
+    }
 
 
 def judge(run: runs.Run, steps: int) -> Record:
     """Return what a run shows, and what the state machine makes of it."""
-    shown = {name: run[name] for name in ("repository", "path", "model", "gpus", "zero", "rate")}
+    shown = {
+        name: run[name]
+        for name in ("repository", "path", "model", "gpus", "zero", "rate")
+    }
     points = points_of(run, 10**12)
     moves = sum(before != after for (_, before), (_, after) in pairwise(points))
-    shown |= {"printed": run["printed"], "moves": moves, **settling(points, run["rows"])}
+    shown |= {
+        "printed": run["printed"],
+        "moves": moves,
+        **settling(points, run["rows"]),
+    }
     rule, unfit = runs.rule_of(run), runs.unfit(run)
     if unfit or rule is None:
         return {**shown, "verdict": unfit or "no rule"}
@@ -100,7 +115,9 @@ def judge(run: runs.Run, steps: int) -> Record:
         "breaks": followed.breaks,
         "control": len(control.breaks),
         "rivals": {
-            name: len(follow(other(rule, wrong), rows, counts_skips=counts_skips).breaks)
+            name: len(
+                follow(other(rule, wrong), rows, counts_skips=counts_skips).breaks
+            )
             for name, wrong in RIVALS.items()
         },
         "growths": followed.growths,
@@ -143,7 +160,9 @@ def settling(points: Points, rows: Sequence[Sequence[Any]]) -> Record:
     within = max(1, min(abs(bits - settled) for bits in scales))
     return {
         "settled": settled,
-        "settled_at": next(step for step, bits in points if abs(bits - settled) <= within),
+        "settled_at": next(
+            step for step, bits in points if abs(bits - settled) <= within
+        ),
         "lowest": min(scales),
         "highest": max(scales),
     }
@@ -169,7 +188,9 @@ def budget(rule: Rule, rows: Sequence[Row], *, restarts: int) -> Record:
 
 def chosen(rows: Sequence[Record]) -> list[int]:
     """Return the run with the most moves of each repository, those that are followed first."""
-    order = sorted(range(len(rows)), key=lambda i: ("breaks" not in rows[i], -rows[i]["moves"]))
+    order = sorted(
+        range(len(rows)), key=lambda i: ("breaks" not in rows[i], -rows[i]["moves"])
+    )
     kept: dict[str, int] = {}
     for i in order:
         kept.setdefault(rows[i]["repository"], i)
@@ -189,14 +210,23 @@ def outline(points: Points) -> Points:
 
 def table(records: Sequence[Record]) -> Table:
     """Return one line per program: its runs, and what the state machine makes of their moves."""
-    shown = Table("program", "runs", "followed", "reproduced", "moves", "breaks", "of control")
+    shown = Table(
+        "program", "runs", "followed", "reproduced", "moves", "breaks", "of control"
+    )
     for record in records:
         followed = [row for row in record["runs"] if "breaks" in row]
         reproduced = sum(not row["breaks"] for row in followed)
         moves = sum(row["moves"] for row in followed)
         breaks = sum(len(row["breaks"]) for row in followed)
         control = sum(row["control"] for row in followed)
-        numbers = (len(record["runs"]), len(followed), reproduced, moves, breaks, control)
+        numbers = (
+            len(record["runs"]),
+            len(followed),
+            reproduced,
+            moves,
+            breaks,
+            control,
+        )
         shown.add_row(record["arm"], *map(str, numbers))
     return shown
 

@@ -28,7 +28,15 @@ from ampsim import Rule
 from ampsim.core.json_lines import Record
 from experiments import runner
 from experiments.emulation import autocast_lists, half_products
-from experiments.training import crash, fp16, loop, series, small_runs, tasks, thresholds
+from experiments.training import (
+    crash,
+    fp16,
+    loop,
+    series,
+    small_runs,
+    tasks,
+    thresholds,
+)
 from experiments.training.small_runs import RECIPES, differentiate
 from experiments.training.tasks import Batch, Task
 from experiments.training.what_fp16_did import compare
@@ -48,10 +56,14 @@ class Config(runner.Config):
     steps: int = 60  # per unit
     growth_interval: int = 10
     tasks: Annotated[tuple[str, ...], runner.one_of(RECIPES)] = tuple(RECIPES)
-    count_every: int = 10  # steps between two comparisons of thresholds, gradients, and zeros
+    count_every: int = (
+        10  # steps between two comparisons of thresholds, gradients, and zeros
+    )
 
 
-SMOKE = Config(steps=3, seeds=(0,), growth_interval=2, tasks=("sigmoid",), count_every=2)
+SMOKE = Config(
+    steps=3, seeds=(0,), growth_interval=2, tasks=("sigmoid",), count_every=2
+)
 
 
 @dataclass(frozen=True)
@@ -80,13 +92,19 @@ def inputs() -> dict[str, str]:
     return tasks.inputs(*RECIPES)
 
 
-def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
+def run(
+    config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], None]
+) -> Record:
     """Train one arm with one seed; the columns are explained in `data/README.md`."""
     batch, lr = RECIPES[arm.task]
     task = tasks.make(arm.task, seed, device, batch)
     first = thresholds.threshold(task, task.draw(), 16)
     rule = Rule(2.0**first, growth_interval=config.growth_interval)
-    log, beside, overflowed_forward = loop.Log(config.count_every), Beside(arm, task), []
+    log, beside, overflowed_forward = (
+        loop.Log(config.count_every),
+        Beside(arm, task),
+        [],
+    )
     for step in small_runs.train(task, lr, rule, config.steps, arm.active):
         log.add(step)
         beside.add(step, counted=step.number % config.count_every == 0)

@@ -1,9 +1,9 @@
 """Do training engines follow the loss-scaling protocol in fp16, on one rank and on two?
 
-`experiments.engine_drivers` runs each engine as it is, on the CPU, with gloo, launched by torchrun. An
-engine that is not installed keeps its committed record, which has the version and date of its run.
-Engines that were only read have a source and a note. Device: cpu. `make engines` installs the packages
-and runs this.
+`experiments.engine_drivers` runs each engine as it is, on the CPU, with gloo, launched by torchrun.
+An engine that is not installed keeps its committed record, which has the version and date of its
+run. Engines that were only read have a source and a note. Device: cpu. `make engines` installs the
+packages and runs this.
 """
 
 import ast
@@ -61,10 +61,14 @@ def inputs() -> dict[str, str]:
     """Return the sha256 of each driver, which other processes import, without comments and layout."""
     paths = sorted(Path(engine_drivers.__path__[0]).glob("*.py"))
     texts = {path.name: essence(ast.parse(path.read_bytes())) for path in paths}
-    return {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
+    return {
+        name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()
+    }
 
 
-def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
+def run(
+    config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], None]
+) -> Record:
     """Check one engine; the columns are explained in `data/README.md`."""
     if arm.engine in READ:
         source, note = READ[arm.engine]
@@ -91,8 +95,15 @@ def committed(name: str) -> Record:
     rows = data_file.read(path)[1] if path.exists() else ()
     kept = [row for row in rows if row["arm"] == name]
     if not kept:
-        return {"version": None, "note": f"not run: pip install {ENGINES[name].package}"}
-    return {key: value for key, value in kept[0].items() if key not in ("arm", "seed", "settings")}
+        return {
+            "version": None,
+            "note": f"not run: pip install {ENGINES[name].package}",
+        }
+    return {
+        key: value
+        for key, value in kept[0].items()
+        if key not in ("arm", "seed", "settings")
+    }
 
 
 def checked(name: str, ranks: int) -> Record:
@@ -101,9 +112,20 @@ def checked(name: str, ranks: int) -> Record:
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "outcomes")
-        command = [sys.executable, "-m", *launcher, "-m", "experiments.engine_drivers", name]
+        command = [
+            sys.executable,
+            "-m",
+            *launcher,
+            "-m",
+            "experiments.engine_drivers",
+            name,
+        ]
         done = subprocess.run(  # noqa: S603
-            [*command, str(path)], env=environment, capture_output=True, text=True, timeout=LIMIT
+            [*command, str(path)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT,
         )
         outcomes: Record = {}
         for file in sorted(Path(folder).iterdir()):
@@ -124,12 +146,16 @@ def table(records: Sequence[Record]) -> Table:
             lines.add_row(name, source, record["note"])
             continue
         groups = (record["checks"], record["rank_checks"])
-        lines.add_row(name, source, *map(summary, groups), str(record["settled_scales"]))
+        lines.add_row(
+            name, source, *map(summary, groups), str(record["settled_scales"])
+        )
     return lines
 
 
 def summary(outcomes: Mapping[str, str]) -> str:
-    problems = [f"{check} {text}" for check, text in outcomes.items() if text != "passed"]
+    problems = [
+        f"{check} {text}" for check, text in outcomes.items() if text != "passed"
+    ]
     return "; ".join(problems) or "passed"
 
 

@@ -3,13 +3,13 @@
 At sampled steps, the gradient is also computed in float32 from the same weights and batch, and its
 elements are counted by binade. The counts therefore include elements that fp16 loses. The
 representable range reaches from half of fp16's smallest subnormal to its largest number, divided by
-the loss scale. Rounding flushes smaller elements to zero, and larger elements overflow. The same steps
-record which elements the fp16 backward pass lost. Arms:
+the loss scale. Rounding flushes smaller elements to zero, and larger elements overflow. The same
+steps record which elements the fp16 backward pass lost. Arms:
 
-- `gpt unscaled` and `gpt dynamic`: a byte-level GPT. Its batch is one micro-batch of a global batch of
-  2^22 tokens, and its loss is divided by the number of tokens in the global batch. The scale is 1, or
-  dynamic from 1 with a short growth interval, so that the range reaches the gradients within a few
-  hundred steps.
+- `gpt unscaled` and `gpt dynamic`: a byte-level GPT. Its batch is one micro-batch of a global batch
+  of 2^22 tokens, and its loss is divided by the number of tokens in the global batch. The scale is
+  1, or dynamic from 1 with a short growth interval, so that the range reaches the gradients within
+  a few hundred steps.
 - `sigmoid dynamic`: an 8-layer sigmoid network on digits. The gradients of its first layers lie at
   2^-30 and below.
 - `residual dynamic`: the residual network of `scale_crash` at a learning rate at which the scale
@@ -47,9 +47,16 @@ class Case(loop.Arm):
 
 CASES = {
     "gpt unscaled": Case(loss="share", task="gpt", batch=2, every=3, lr=1e-3),
-    "gpt dynamic": Case(growth_interval=8, loss="share", task="gpt", batch=2, every=3, lr=1e-3),
+    "gpt dynamic": Case(
+        growth_interval=8, loss="share", task="gpt", batch=2, every=3, lr=1e-3
+    ),
     "sigmoid dynamic": Case(
-        init_scale=2.0**16, growth_interval=50, task="sigmoid", batch=128, every=8, lr=1e-2
+        init_scale=2.0**16,
+        growth_interval=50,
+        task="sigmoid",
+        batch=128,
+        every=8,
+        lr=1e-2,
     ),
     "residual dynamic": Case(
         init_scale=2.0**16,
@@ -65,8 +72,14 @@ CASES = {
 
 @dataclass(frozen=True)
 class Config(runner.Config):
-    steps: int = 128  # samples per unit; an arm makes `Case.every` optimizer steps per sample
-    seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches; of the first the counts are kept
+    steps: int = (
+        128  # samples per unit; an arm makes `Case.every` optimizer steps per sample
+    )
+    seeds: tuple[int, ...] = (
+        0,
+        1,
+        2,
+    )  # of weights and batches; of the first the counts are kept
 
 
 SMOKE = Config(steps=3, seeds=(0,))
@@ -80,7 +93,9 @@ def inputs() -> dict[str, str]:
     return tasks.inputs("gpt", "sigmoid")
 
 
-def run(config: Config, case: Case, seed: int, device: str, tick: Callable[[int], None]) -> Record:
+def run(
+    config: Config, case: Case, seed: int, device: str, tick: Callable[[int], None]
+) -> Record:
     """Train one arm with one seed; the columns are explained in `data/README.md`."""
     task = tasks.make(case.task, seed, device, case.batch)
     size = tasks.GPT_TINY if device == "cpu" else GPT2_SMALL
@@ -94,14 +109,20 @@ def run(config: Config, case: Case, seed: int, device: str, tick: Callable[[int]
             found_inf.append(step.number)
         if step.number % case.every == 0:
             x, y = step.batch
-            truth = flat(torch.autograd.grad(task.criterion(task.model(x), y) * factor, parameters))
+            truth = flat(
+                torch.autograd.grad(
+                    task.criterion(task.model(x), y) * factor, parameters
+                )
+            )
             real = compare(truth, step.gradient, step.scale)
             rounded_once = compare(truth, (truth * step.scale).half(), step.scale)
             samples.append((real.flushed, rounded_once.flushed, real.overflowed))
             if seed == config.seeds[0]:
                 counts.append(nonempty(Histogram.of(truth)))
             tick(step.number // case.every + 1)
-    lost, rounded, not_finite = (series.six_digits(column) for column in series.table(samples))
+    lost, rounded, not_finite = (
+        series.six_digits(column) for column in series.table(samples)
+    )
     return {
         "every": case.every,
         "elements": sum(p.numel() for p in parameters),
@@ -115,7 +136,9 @@ def run(config: Config, case: Case, seed: int, device: str, tick: Callable[[int]
 
 
 def nonempty(histogram: Histogram) -> list[int]:
-    """Return [exponent of the lowest binade that is not empty, elements in it, in the next one, ... to the highest]."""
+    """Return [exponent of the lowest binade that is not empty, elements in it, in the next one, ...
+    to the highest].
+    """
     binades = histogram.counts[1:INF]
     filled = binades.nonzero()[0]
     if not len(filled):

@@ -3,21 +3,21 @@
 A byte-level GPT trains on text from Python's documentation. Under autocast its residual stream is
 float32, as in practice. The branches and the gradient of each weight are fp16. Arms:
 
-- `fp32`, `bf16`, and fp16 `unscaled`, with a fixed scale, and with ampsim's dynamic scaler at growth
-  interval G = 50;
+- `fp32`, `bf16`, and fp16 `unscaled`, with a fixed scale, and with ampsim's dynamic scaler at
+  growth interval G = 50;
 - `init 2^k`: dynamic, G = 50, with an initial scale that is far too low or far too high;
 - `sum`: dynamic, G = 50, with the sum over the batch's tokens as the loss instead of their mean;
-- `global`: the batch is one micro-batch of a global batch of 2^22 tokens, and the loss is divided by
-  the number of tokens in the global batch, as under gradient accumulation; in float32, unscaled, and
-  dynamic with G = 50.
+- `global`: the batch is one micro-batch of a global batch of 2^22 tokens, and the loss is divided
+  by the number of tokens in the global batch, as under gradient accumulation; in float32, unscaled,
+  and dynamic with G = 50.
 
 In every fp16 arm, a step with a non-finite gradient is skipped. Adam's eps is 1e-15 in all arms. A
-factor on all gradients does not change Adam's step until the gradients reach eps. With the usual 1e-8,
-the arms of the global batch would differ in eps, not in underflow.
+factor on all gradients does not change Adam's step until the gradients reach eps. With the usual
+1e-8, the arms of the global batch would differ in eps, not in underflow.
 
-On a CPU the model is small: 2 layers, 0.1 million parameters. Device: cpu, or cuda with `--device cuda`,
-where the model is GPT-2 small with 124 million parameters; bytes are the first 256 entries of its
-vocabulary.
+On a CPU the model is small: 2 layers, 0.1 million parameters. Device: cpu, or cuda with `--device
+cuda`, where the model is GPT-2 small with 124 million parameters; bytes are the first 256 entries
+of its vocabulary.
 """
 
 from collections.abc import Callable
@@ -61,7 +61,9 @@ SMOKE = Config(
 
 
 def arms(config: Config) -> dict[str, loop.Arm]:
-    return loop.usual_arms(config.static_log2, config.growth_intervals, config.inits_log2)
+    return loop.usual_arms(
+        config.static_log2, config.growth_intervals, config.inits_log2
+    )
 
 
 def inputs() -> dict[str, str]:
@@ -76,14 +78,20 @@ def run(
     size = config.on_cpu if on_cpu else config.on_cuda
     task = tasks.text(size, fp16.prepare(seed), device, config.batch)
     lr = config.lr_cpu if on_cpu else config.lr_cuda
-    optimizer = torch.optim.Adam(task.model.parameters(), lr=lr, eps=config.eps, fused=True)
+    optimizer = torch.optim.Adam(
+        task.model.parameters(), lr=lr, eps=config.eps, fused=True
+    )
     log = loop.Log(config.count_every)
     factor = arm.factor(config.batch * size.context, GLOBAL_TOKENS)
     for step in arm.train(task, optimizer, config.steps, factor=factor):
         log.add(step)
         tick(step.number + 1)
     train = tasks.text_sample(text_data.load(device).train, size.context)
-    return {**log.record(), "train_loss": task.evaluate(train), "test_loss": task.test_loss()}
+    return {
+        **log.record(),
+        "train_loss": task.evaluate(train),
+        "test_loss": task.test_loss(),
+    }
 
 
 if __name__ == "__main__":

@@ -1,19 +1,19 @@
 """How do gradients lie across binades in each layer, and how much does fp16 lose beyond rounding?
 
-The histogram follows P. Micikevicius et al., *Mixed Precision Training*, ICLR 2018, figure 3, for four
-models trained in float32. It covers the gradients of parameters and of activations (the output of
-every module). A histogram shows which elements one rounding would flush at any loss scale. But an fp16
-backward pass rounds at each layer, and elements flushed near the loss are missing in every later layer.
-Therefore the fp16 backward pass also runs from the same weights and batch, at scales from far too
-small to far too large. Both are compared with the float32 gradient: the share of lost elements, and
-the relative error of the whole gradient. Arms:
+The histogram follows P. Micikevicius et al., *Mixed Precision Training*, ICLR 2018, figure 3, for
+four models trained in float32. It covers the gradients of parameters and of activations (the output
+of every module). A histogram shows which elements one rounding would flush at any loss scale. But
+an fp16 backward pass rounds at each layer, and elements flushed near the loss are missing in every
+later layer. Therefore the fp16 backward pass also runs from the same weights and batch, at scales
+from far too small to far too large. Both are compared with the float32 gradient: the share of lost
+elements, and the relative error of the whole gradient. Arms:
 
 - `sigmoid`, `resnet`, `gpt`: the loss is a mean over images or tokens;
 - `vit`: the loss is a sum over values and images, as in many reconstruction losses.
 
 Dividing the loss by 2^k, as for a micro-batch, shifts all elements by k binades and changes nothing
-else, bit for bit. For `gpt`, the share of a global batch of 2^22 tokens is therefore read at the scale
-times `share`.
+else, bit for bit. For `gpt`, the share of a global batch of 2^22 tokens is therefore read at the
+scale times `share`.
 
 Device: cpu, or cuda with `--device cuda`, where the models are larger.
 """
@@ -28,7 +28,13 @@ from ampsim.probe import GradientRecord, Histogram
 from ampsim.probe.binades import INF, SMALLEST, ZERO
 from experiments import runner
 from experiments.training import gradient_snapshots, series
-from experiments.training.gradient_snapshots import CASES, layer, probed, snapshots, total
+from experiments.training.gradient_snapshots import (
+    CASES,
+    layer,
+    probed,
+    snapshots,
+    total,
+)
 from experiments.training.tasks import Batch, Task
 from experiments.training.what_fp16_did import backward_passes, compare, flat
 
@@ -94,21 +100,34 @@ def by_layer(task: Task, rows: Sequence[GradientRecord]) -> Record:
 
     def of(kind: str, name: str) -> list[int]:
         return compact(
-            total(row.histogram for row in rows if row.kind == kind and layer(row.name) == name)
+            total(
+                row.histogram
+                for row in rows
+                if row.kind == kind and layer(row.name) == name
+            )
         )
 
     names = layers(task, rows)
-    return {f"{kind}s": [of(kind, name) for name in names] for kind in ("parameter", "activation")}
+    return {
+        f"{kind}s": [of(kind, name) for name in names]
+        for kind in ("parameter", "activation")
+    }
 
 
 def compact(histogram: Histogram) -> list[int]:
-    """Return [zeros, exponent of the lowest binade that is not empty, elements in it, in the next one, ...]."""
+    """Return [zeros, exponent of the lowest binade that is not empty, elements in it, in the next
+    one, ...].
+    """
     binades = histogram.counts[ZERO + 1 : INF]
     filled = binades.nonzero()[0]
     zeros = int(histogram.counts[ZERO])
     if not len(filled):
         return [zeros]
-    return [zeros, int(filled[0]) + SMALLEST, *map(int, binades[filled[0] : filled[-1] + 1])]
+    return [
+        zeros,
+        int(filled[0]) + SMALLEST,
+        *map(int, binades[filled[0] : filled[-1] + 1]),
+    ]
 
 
 def sweep(
@@ -121,7 +140,8 @@ def sweep(
     once = [compare(truth, (truth * 2.0**k).half(), 2.0**k) for k in log2_scales]
     passes = backward_passes(task, batch, [2.0**k for k in log2_scales])
     real = [
-        compare(truth, gradient, 2.0**k) for gradient, k in zip(passes, log2_scales, strict=True)
+        compare(truth, gradient, 2.0**k)
+        for gradient, k in zip(passes, log2_scales, strict=True)
     ]
     columns = {}
     for name, measured in (("rounded", once), ("real", real)):

@@ -1,10 +1,10 @@
 """Which faults of a loss scaler does a log of its scales show?
 
-A scaler with a fault runs on overflow thresholds that `recorded_thresholds` recorded in training, and
-prints its scale every so many steps, or every hundred steps and at each overflow, as DeepSpeed does. The
-state machine without the fault is followed through what is printed alone, as in `cuda_runs`: no gradient
-or loss is known. The fault is *shown* if some printed scale is none that the state machine can reach.
-"right" has no fault and must never be shown.
+A scaler with a fault runs on overflow thresholds that `recorded_thresholds` recorded in training,
+and prints its scale every so many steps, or every hundred steps and at each overflow, as DeepSpeed
+does. The state machine without the fault is followed through what is printed alone, as in
+`cuda_runs`: no gradient or loss is known. The fault is *shown* if some printed scale is none that
+the state machine can reach. "right" has no fault and must never be shown.
 
 Device: cpu. Nothing is trained.
 """
@@ -87,7 +87,9 @@ class Scaler:
             yield Step(used[step], bits, overflows=overflows)
             used.append(bits)
 
-    def _update(self, bits: float, tracker: int, due: int, *, overflows: bool) -> tuple[float, int]:
+    def _update(
+        self, bits: float, tracker: int, due: int, *, overflows: bool
+    ) -> tuple[float, int]:
         if overflows:
             return bits - self.falls, tracker if self.keeps_count == "overflow" else 0
         if tracker + 1 < due:
@@ -119,7 +121,9 @@ def inputs() -> dict[str, str]:
     return {RECORDED.name: hashlib.sha256(RECORDED.read_bytes()).hexdigest()}
 
 
-def run(config: Config, arm: Scaler, seed: int, device: str, tick: Callable[[int], None]) -> Record:
+def run(
+    config: Config, arm: Scaler, seed: int, device: str, tick: Callable[[int], None]
+) -> Record:
     """Follow the right scaler through the scales of one; the columns are in `data/README.md`."""
     rule = Rule(growth_interval=config.growth_interval)
     runs = recorded()[seed]
@@ -127,7 +131,9 @@ def run(config: Config, arm: Scaler, seed: int, device: str, tick: Callable[[int
     for thresholds in runs.values():
         log2 = [math.log2(threshold) for threshold in thresholds[: config.steps]]
         steps = list(arm.steps(log2, config.growth_interval))
-        forms = {f"every {every}": every_rows(steps, every) for every in config.printed_every}
+        forms = {
+            f"every {every}": every_rows(steps, every) for every in config.printed_every
+        }
         for form, rows in {**forms, "overflows": overflow_rows(steps)}.items():
             shown[form] += bool(follow(rule, rows, counts_skips=True).breaks)
     tick(config.steps)
@@ -144,7 +150,11 @@ def overflow_rows(steps: Sequence[Step], every: int = 100) -> list[Row]:
     rows: list[Row] = []
     for at, step in enumerate(steps):
         if step.overflows:
-            rows += [Row(at - 1), Row(at, step.after, step.used, is_overflow=True), Row(at)]
+            rows += [
+                Row(at - 1),
+                Row(at, step.after, step.used, is_overflow=True),
+                Row(at),
+            ]
         elif at % every == 0:
             rows.append(Row(at, step.after))
     return rows
@@ -157,7 +167,9 @@ def table(records: Sequence[Record]) -> Table:
     for arm in dict.fromkeys(record["arm"] for record in records):
         mine = [record for record in records if record["arm"] == arm]
         counts = (sum(record["shown"][form] for record in mine) for form in forms)
-        lines.add_row(arm, str(sum(record["runs"] for record in mine)), *map(str, counts))
+        lines.add_row(
+            arm, str(sum(record["runs"] for record in mine)), *map(str, counts)
+        )
     return lines
 
 

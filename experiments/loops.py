@@ -2,9 +2,9 @@
 
 Each framework's own loop trains a tiny model in float32 with the scaler of
 `ampsim.testing.check_loop`. `experiments.frameworks` describes each loop and its data. A framework
-that is not installed does not run: its record is the committed one, with version and date, or names the
-package to install. The seeded faults are loops from public threads; each runs the check that should
-catch it. Device: cpu.
+that is not installed does not run: its record is the committed one, with version and date, or names
+the package to install. The seeded faults are loops from public threads; each runs the check that
+should catch it. Device: cpu.
 """
 
 import gc
@@ -36,7 +36,9 @@ SAID = {"passed": "holds", "failed": "broken", "skipped": "not asked"}
 class Config(runner.Config):
     steps: int = 4  # batches
     seeds: tuple[int, ...] = (0,)  # a check needs no second
-    frameworks: Annotated[tuple[str, ...], runner.one_of(FRAMEWORKS)] = tuple(FRAMEWORKS)
+    frameworks: Annotated[tuple[str, ...], runner.one_of(FRAMEWORKS)] = tuple(
+        FRAMEWORKS
+    )
     bugs: Annotated[tuple[str, ...], runner.one_of(BUGS)] = tuple(BUGS)
 
 
@@ -54,7 +56,9 @@ def arms(config: Config) -> Mapping[str, Arm]:
     return {**{name: Arm(name) for name in config.frameworks}, "bugs": Arm(None)}
 
 
-def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
+def run(
+    config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], None]
+) -> Record:
     """Judge a framework, or every bug; the columns are explained in `data/README.md`."""
     with quietly():
         if arm.framework is None:
@@ -75,7 +79,9 @@ def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], 
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Hide what frameworks say of each other; leave one thread, no process group, and no old objects to collect."""
+    """Hide what frameworks say of each other; leave one thread, no process group, and no old
+    objects to collect.
+    """
     torch.set_num_threads(1)
     gc.freeze()  # the Trainer collects garbage before each step
     logging.disable(logging.WARNING)
@@ -109,12 +115,16 @@ def judged(framework: Framework, steps: int) -> Record:
 
 
 def earlier(name: str) -> Record | None:
-    """Return the committed record of a framework that was run, without what the runner adds; None if there is none."""
+    """Return the committed record of a framework that was run, without what the runner adds; None
+    if there is none.
+    """
     path = runner.DATA / "cpu" / "loops.jsonl"
     rows = data_file.read(path)[1] if path.exists() else ()
     found = [row for row in rows if row["arm"] == name and row["version"]]
     return (
-        {key: found[0][key] for key in ("version", "date", "checks", "not_run")} if found else None
+        {key: found[0][key] for key in ("version", "date", "checks", "not_run")}
+        if found
+        else None
     )
 
 

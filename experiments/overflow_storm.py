@@ -1,11 +1,11 @@
 """How many steps may overflow at any loss scale before training stops?
 
-A deep sigmoid network learns digits in native fp16. At x times T8's critical rate, a batch is *bad*:
-one pixel of one image is 1e6 instead of at most 1. fp16 cannot represent this number, so the first
-layer's gradient is NaN at every scale and the step is skipped. The loss stays finite, and in float32
-the effect would be small. Above the critical rate, T8 predicts that the scale drifts to 0 and training
-stops when the gradients underflow. Two mitigations run at twice the critical rate: `floor`, a minimum
-scale, and `G=n`, a shorter growth interval.
+A deep sigmoid network learns digits in native fp16. At x times T8's critical rate, a batch is
+*bad*: one pixel of one image is 1e6 instead of at most 1. fp16 cannot represent this number, so the
+first layer's gradient is NaN at every scale and the step is skipped. The loss stays finite, and in
+float32 the effect would be small. Above the critical rate, T8 predicts that the scale drifts to 0
+and training stops when the gradients underflow. Two mitigations run at twice the critical rate:
+`floor`, a minimum scale, and `G=n`, a shorter growth interval.
 
 Device: cpu, or cuda with `--device cuda`.
 """
@@ -33,7 +33,13 @@ class Config(runner.Config):
     steps: int = 800  # optimizer steps per unit
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights, batches and bad steps
     growth_interval: int = 10  # short, so that T8's walk takes many steps within a run
-    ratios: tuple[float, ...] = (0.25, 0.5, 0.8, 1.25, 2.0)  # rates of bad steps, critical rate = 1
+    ratios: tuple[float, ...] = (
+        0.25,
+        0.5,
+        0.8,
+        1.25,
+        2.0,
+    )  # rates of bad steps, critical rate = 1
     floor_log2: int = 8  # a cure: the least scale
     short_interval: int = 4  # another: a growth interval whose critical rate is higher
     depth: int = 4  # linear layers of the sigmoid network
@@ -55,7 +61,11 @@ class Storm:
 
 
 def arms(config: Config) -> dict[str, Storm]:
-    interval, short, floor = config.growth_interval, config.short_interval, config.floor_log2
+    interval, short, floor = (
+        config.growth_interval,
+        config.short_interval,
+        config.floor_log2,
+    )
     storms = {f"storm {ratio:g}": Storm(ratio, interval) for ratio in config.ratios}
     return storms | {
         f"storm 2 floor=2^{floor}": Storm(2.0, interval, floor),
@@ -67,9 +77,13 @@ def inputs() -> dict[str, str]:
     return tasks.inputs("sigmoid")
 
 
-def run(config: Config, arm: Storm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
+def run(
+    config: Config, arm: Storm, seed: int, device: str, tick: Callable[[int], None]
+) -> Record:
     """Train with bad batches at random; the columns are explained in `data/README.md`."""
-    rate = arm.ratio * theory.critical_bad_rate(Rule(growth_interval=config.growth_interval))
+    rate = arm.ratio * theory.critical_bad_rate(
+        Rule(growth_interval=config.growth_interval)
+    )
     task = tasks.sigmoid(
         fp16.prepare(seed), device, config.batch, depth=config.depth, width=config.width
     )

@@ -1,13 +1,14 @@
 """Which loss-scale policy skips the fewest steps and leaves the least of fp16's range unused?
 
-Every policy is replayed against the same overflow thresholds, those that `recorded_thresholds` recorded in
-training. Each starts at the power of two below the first threshold. Four scores, each per network:
-*skips* in per cent of the steps; *unused* bits between scale and threshold, on average over finite steps;
-the longest *burst* of skips; and *recovery*: the threshold drops by 10 bits for 10 steps in the middle of the
-run, and recovery is the number of steps until the scale is within half a bit of its value without the drop.
+Every policy is replayed against the same overflow thresholds, those that `recorded_thresholds`
+recorded in training. Each starts at the power of two below the first threshold. Four scores, each
+per network: *skips* in per cent of the steps; *unused* bits between scale and threshold, on average
+over finite steps; the longest *burst* of skips; and *recovery*: the threshold drops by 10 bits for
+10 steps in the middle of the run, and recovery is the number of steps until the scale is within
+half a bit of its value without the drop.
 
-To enter a policy of your own, pass the import path of a class or a function without required arguments that
-returns a `Rule` or an `ampsim.core.policies.Policy`:
+To enter a policy of your own, pass the import path of a class or a function without required
+arguments that returns a `Rule` or an `ampsim.core.policies.Policy`:
 
     python -m experiments policy_benchmark --policy mymodule:MyPolicy --out mine.jsonl
 
@@ -85,12 +86,17 @@ def entry(policy: str, **settings: Any) -> Entry:
 
 
 OURS = {
-    **{f"Rule G={interval}": entry("Rule", growth_interval=interval) for interval in (2000, 50, 5)},
+    **{
+        f"Rule G={interval}": entry("Rule", growth_interval=interval)
+        for interval in (2000, 50, 5)
+    },
     "Rule G=50 H=2": entry("Rule", growth_interval=50, hysteresis=2),
     "Rule G=50 k=2": entry("Rule", growth_interval=50, delay=2),
     "Deduplicated G=50 k=2": entry("Deduplicated", growth_interval=50, delay=2),
     "Probe G=50 k=2": entry("Probe", growth_interval=50, delay=2),
-    "FloorSchedule": entry("FloorSchedule", milestones=((500, 2.0**14), (1500, 2.0**16))),
+    "FloorSchedule": entry(
+        "FloorSchedule", milestones=((500, 2.0**14), (1500, 2.0**16))
+    ),
     "Ratio": entry("Ratio"),
     "Headroom 1 bit": entry("Headroom", margin=1),
     "Headroom 3 bits": entry("Headroom", margin=3),
@@ -108,16 +114,23 @@ def inputs() -> dict[str, str]:
     return {RECORDED.stem: hashlib.sha256(RECORDED.read_bytes()).hexdigest()}
 
 
-def run(config: Config, arm: Entry, seed: int, device: str, tick: Callable[[int], None]) -> Record:
+def run(
+    config: Config, arm: Entry, seed: int, device: str, tick: Callable[[int], None]
+) -> Record:
     """Score one policy; the columns are explained in `data/README.md`."""
     machine, scores = arm.make(), []
     traces = recorded()
     if seed not in traces:
-        raise runner.UsageError(f"seed={seed}: expected one of {', '.join(map(str, traces))}")
+        raise runner.UsageError(
+            f"seed={seed}: expected one of {', '.join(map(str, traces))}"
+        )
     for thresholds in traces[seed].values():
         scores.append(score(machine, thresholds[: config.steps]))
         tick(config.steps * len(scores) // len(traces[seed]))
-    return {"rule": repr(machine), **{key: [row[key] for row in scores] for key in scores[0]}}
+    return {
+        "rule": repr(machine),
+        **{key: [row[key] for row in scores] for key in scores[0]},
+    }
 
 
 @cache
@@ -134,7 +147,11 @@ def score(machine: Any, thresholds: Floats) -> Record:
     """Return the four scores of a rule or policy on one run."""
     scales = replayed(machine, thresholds)
     finite = scales <= thresholds
-    bursts = [len(list(steps)) for is_finite, steps in itertools.groupby(finite) if not is_finite]
+    bursts = [
+        len(list(steps))
+        for is_finite, steps in itertools.groupby(finite)
+        if not is_finite
+    ]
     unused = np.log2(thresholds[finite] / scales[finite])
     start = len(thresholds) // 2
     end = start + DROP_STEPS
@@ -169,7 +186,9 @@ def grid() -> Iterator[Rule]:
 
 @cache
 def best_rule() -> Rule:
-    """Return the rule of `grid` of the least mean of skip rate + PRICE * unused bits over all recorded runs."""
+    """Return the rule of `grid` of the least mean of skip rate + PRICE * unused bits over all
+    recorded runs.
+    """
     rules = list(grid())
     cost = np.zeros(len(rules))
     for traces in recorded().values():
@@ -182,10 +201,14 @@ def best_rule() -> Rule:
 
 def table(rows: Sequence[Record]) -> Table:
     """Return the mean scores of each policy over all runs; the longest burst; the median recovery."""
-    shown = Table("policy", "skips, %", "unused, bits", "longest burst", "median recovery, steps")
+    shown = Table(
+        "policy", "skips, %", "unused, bits", "longest burst", "median recovery, steps"
+    )
     for name, units in itertools.groupby(rows, key=lambda row: str(row["arm"])):
         skips, unused, burst, recovery = columns(list(units))
-        shown.add_row(name, f"{skips:.2f}", f"{unused:.2f}", f"{burst:.0f}", f"{recovery:.0f}")
+        shown.add_row(
+            name, f"{skips:.2f}", f"{unused:.2f}", f"{burst:.0f}", f"{recovery:.0f}"
+        )
     return shown
 
 
@@ -194,7 +217,9 @@ def columns(units: Sequence[Record]) -> tuple[float, float, float, float]:
 
     def numbers(key: str, missing: float) -> Floats:
         values = itertools.chain.from_iterable(row[key] for row in units)
-        return np.array([missing if value is None else value for value in values], dtype=float)
+        return np.array(
+            [missing if value is None else value for value in values], dtype=float
+        )
 
     return (
         float(numbers("skips", math.nan).mean()),

@@ -1,10 +1,11 @@
 """How many bits of float16's range does a sum over data-parallel ranks cost?
 
-N gloo processes have equal gradients, and a reduction averages them. On one rank, the largest power of
-two times 1.5 that float16 holds is 1.5 * 2^15. An arm is one way to reduce; for each N it lowers the
-gradient from there by 0, 1, 2, ... bits until the ranks step, which is how far below its value on one
-rank the loss scale must settle. `theory.bits_lost_to_ranks` predicts it from the number that divides
-each gradient before the sum: 1 for a sum that is divided afterwards, N for a mean of quotients.
+N gloo processes have equal gradients, and a reduction averages them. On one rank, the largest power
+of two times 1.5 that float16 holds is 1.5 * 2^15. An arm is one way to reduce; for each N it lowers
+the gradient from there by 0, 1, 2, ... bits until the ranks step, which is how far below its value
+on one rank the loss scale must settle. `theory.bits_lost_to_ranks` predicts it from the number that
+divides each gradient before the sum: 1 for a sum that is divided afterwards, N for a mean of
+quotients.
 
 `zero_reductions` asks the same of DeepSpeed. Device: cpu. It has not been run with nccl.
 """
@@ -65,11 +66,15 @@ class Arm:
     """A way to average gradients over N ranks."""
 
     name: str
-    predivide: str  # what each gradient is divided by before the sum: a name in PREDIVIDE
+    predivide: (
+        str  # what each gradient is divided by before the sum: a name in PREDIVIDE
+    )
 
 
 def near_root(ranks: int) -> float:
-    """Return what FSDP divides by before an fp16 sum: the least power of two whose square is at least N."""
+    """Return what FSDP divides by before an fp16 sum: the least power of two whose square is at
+    least N.
+    """
     # torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py, _get_gradient_divide_factors
     factor = 1
     while ranks % factor == 0 and ranks / factor > factor:
@@ -150,7 +155,9 @@ REDUCTIONS: dict[Arm, Gradients] = {
     Arm("FSDP1, reduced in fp16", "sqrt N"): fsdp1(HALF),
     Arm("FSDP1, reduced in fp32", "N"): fsdp1(FULL),
     Arm("FSDP2, reduced in fp16", "sqrt N"): fsdp2(HALF),
-    Arm("FSDP2, reduced in fp16, divide factor N", "sqrt N"): fsdp2(HALF, divide_by_ranks=True),
+    Arm("FSDP2, reduced in fp16, divide factor N", "sqrt N"): fsdp2(
+        HALF, divide_by_ranks=True
+    ),
     Arm("FSDP2, reduced in fp32", "N"): fsdp2(FULL),
 }
 
@@ -159,16 +166,28 @@ def arms(config: Config) -> Mapping[str, Arm]:
     return {arm.name: arm for arm in REDUCTIONS}
 
 
-def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
+def run(
+    config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], None]
+) -> Record:
     """Measure one reduction for each number of ranks."""
     return measured(config, "rank_reductions", arm, tick)
 
 
-def measured(config: Config, stem: str, arm: Arm, tick: Callable[[int], None]) -> Record:
-    """Return the bits lost for each number of ranks, by the experiment's `bits_lost`, and the prediction."""
+def measured(
+    config: Config, stem: str, arm: Arm, tick: Callable[[int], None]
+) -> Record:
+    """Return the bits lost for each number of ranks, by the experiment's `bits_lost`, and the
+    prediction.
+    """
     code = f"from experiments import {stem} as it; print([it.bits_lost(n, {arm.name!r}) for n in {config.ranks}])"
-    command = [sys.executable, "-c", code]  # a worker process may not start the ranks itself
-    ended = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)  # noqa: S603
+    command = [
+        sys.executable,
+        "-c",
+        code,
+    ]  # a worker process may not start the ranks itself
+    ended = subprocess.run(  # noqa: S603
+        command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
+    )
     found = json.loads(ended.stdout.splitlines()[-1])
     rows = [
         {"ranks": ranks, "bits_lost": lost, "predicted": predicted(arm, ranks)}
@@ -192,9 +211,13 @@ def bits_lost(ranks: int, name: str) -> int:
     for bits in range(ranks.bit_length() + 1):
         scenario = Scenario((NONE,), equal=LARGE / 2**bits)
         records = play_all(make, [scenario], ranks, gradients, WAIT)[scenario]
-        if failed := [record.error or record.waits for record in records if not record.seen]:
+        if failed := [
+            record.error or record.waits for record in records if not record.seen
+        ]:
             raise RuntimeError(f"a rank did not end its iteration: {failed[0]}")
-        if all(moved is not False for record in records for moved in record.seen[0].moved):
+        if all(
+            moved is not False for record in records for moved in record.seen[0].moved
+        ):
             return bits
     raise RuntimeError(f"no step with a gradient of {scenario.equal}")
 
@@ -202,7 +225,9 @@ def bits_lost(ranks: int, name: str) -> int:
 def table(rows: Sequence[Record]) -> Table:
     """Return the bits lost, a column per number of ranks."""
     ranks = [row["ranks"] for row in rows[0]["measured"]]
-    shown = Table("reduction", *(f"N = {n}" for n in ranks), title="Bits lost on N ranks")
+    shown = Table(
+        "reduction", *(f"N = {n}" for n in ranks), title="Bits lost on N ranks"
+    )
     for row in rows:
         cells = [
             f"{each['bits_lost']}"

@@ -2,11 +2,12 @@
 
 Two gloo processes hold a layer with one weight per output: as `plain` shards, or wrapped in FSDP1,
 FSDP2, or DDP. They step SGD or AdamW as a fused kernel, foreach, or for-loop, with and without
-`unscale_` before. A label of 64 makes an fp16 gradient of 64 * 1024 = 2^16, which is infinite: on rank
-0, on rank 1, on both, or on none. This is the rank that holds the overflowing part of the gradient;
-under DDP, it is the rank whose own batch overflows, because DDP sums before the scaler reads the
-gradients. Each cell is one iteration of torch's ShardedGradScaler, and one of ampsim's with its `group`.
-A third iteration without a scaler and overflow shows whether the optimizer can step such parameters.
+`unscale_` before. A label of 64 makes an fp16 gradient of 64 * 1024 = 2^16, which is infinite: on
+rank 0, on rank 1, on both, or on none. This is the rank that holds the overflowing part of the
+gradient; under DDP, it is the rank whose own batch overflows, because DDP sums before the scaler
+reads the gradients. Each cell is one iteration of torch's ShardedGradScaler, and one of ampsim's
+with its `group`. A third iteration without a scaler and overflow shows whether the optimizer can
+step such parameters.
 
 `script` prints any cell of torch's as ten lines that need only torch.
 
@@ -114,13 +115,21 @@ def cells(config: Config) -> list[Cell]:
 
 
 def run(
-    config: Config, arm: runner.Single, seed: int, device: str, tick: Callable[[int], None]
+    config: Config,
+    arm: runner.Single,
+    seed: int,
+    device: str,
+    tick: Callable[[int], None],
 ) -> Record:
     """Start both ranks, and return what each of them saw of each cell."""
     with tempfile.TemporaryDirectory() as folder:
         tried = [asdict(cell) for cell in cells(config)]
-        Path(folder, "job").write_text(json_lines.encode({"seed": seed, "cells": tried}))
-        commands = [[sys.executable, "-c", START, str(rank), folder] for rank in range(RANKS)]
+        Path(folder, "job").write_text(
+            json_lines.encode({"seed": seed, "cells": tried})
+        )
+        commands = [
+            [sys.executable, "-c", START, str(rank), folder] for rank in range(RANKS)
+        ]
         started = [subprocess.Popen(command, cwd=ROOT) for command in commands]  # noqa: S603
         codes = [process.wait() for process in started]
         if any(codes):
@@ -128,16 +137,23 @@ def run(
                 f"the ranks ended with {codes}: expected 0 of each; the error is printed above"
             )
         seen = [
-            json_lines.decode(Path(folder, str(rank)).read_text())["seen"] for rank in range(RANKS)
+            json_lines.decode(Path(folder, str(rank)).read_text())["seen"]
+            for rank in range(RANKS)
         ]
     tick(config.steps)
-    return {"cells": [{**cell, "ranks": ranks} for cell, *ranks in zip(tried, *seen, strict=True)]}
+    return {
+        "cells": [
+            {**cell, "ranks": ranks} for cell, *ranks in zip(tried, *seen, strict=True)
+        ]
+    }
 
 
 def work(rank: int, folder: str) -> None:
     """Do one rank's part of every cell, and write what it saw into the folder."""
     torch.set_num_threads(1)
-    warnings.filterwarnings("ignore")  # torch's own, of its scaler's flags and of FSDP1's end
+    warnings.filterwarnings(
+        "ignore"
+    )  # torch's own, of its scaler's flags and of FSDP1's end
     job = json_lines.decode(Path(folder, "job").read_text())
     dist.init_process_group(
         "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS
@@ -151,9 +167,14 @@ def work(rank: int, folder: str) -> None:
 def iterate(rank: int, seed: int, cell: Cell) -> Seen:
     """Train one iteration on this rank."""
     torch.manual_seed(seed)
-    model = CUTS[cell.cut](nn.Linear(1, 4 if cell.cut == "plain" else 4 * RANKS, bias=False))
+    model = CUTS[cell.cut](
+        nn.Linear(1, 4 if cell.cut == "plain" else 4 * RANKS, bias=False)
+    )
     optimizer = getattr(torch.optim, cell.optimizer)(
-        model.parameters(), lr=0.1, fused=cell.loop == "fused", foreach=cell.loop == "foreach"
+        model.parameters(),
+        lr=0.1,
+        fused=cell.loop == "fused",
+        foreach=cell.loop == "foreach",
     )
     before = [own(param) for param in model.parameters()]
     loss = (model(torch.ones(1)).half() * labels(rank, cell)).float().sum()
@@ -167,14 +188,17 @@ def iterate(rank: int, seed: int, cell: Cell) -> Seen:
         moved=not all(map(torch.equal, before, after)),
         finite=all(bool(part.isfinite().all()) for part in after),
         counted=max(
-            (float(state.get("step", 0)) for state in optimizer.state.values()), default=0.0
+            (float(state.get("step", 0)) for state in optimizer.state.values()),
+            default=0.0,
         ),
         scale=scaler.get_scale() if scaler else 1.0,
     )
 
 
 def labels(rank: int, cell: Cell) -> Tensor:
-    """Return what the outputs are multiplied by: 1, and 64 where the scaled gradient is to overflow."""
+    """Return what the outputs are multiplied by: 1, and 64 where the scaled gradient is to
+    overflow.
+    """
     each_its_own = cell.cut in ("plain", "DDP")
     found = torch.ones(4 if cell.cut == "plain" else 4 * RANKS, dtype=torch.float16)
     for who in OVERFLOWS[cell.overflow]:
@@ -184,10 +208,16 @@ def labels(rank: int, cell: Cell) -> Tensor:
 
 
 def attempt(way: str, scaler: Any, optimizer: torch.optim.Optimizer) -> tuple[str, str]:
-    """Step and update; return the call that raised and the first line of its error, both empty if none did."""
+    """Step and update; return the call that raised and the first line of its error, both empty if
+    none did.
+    """
     calls: dict[str, Callable[[], object]] = {"step": optimizer.step}
     if scaler:
-        calls = {"unscale_": lambda: scaler.unscale_(optimizer)} if way == "unscale_" else {}
+        calls = (
+            {"unscale_": lambda: scaler.unscale_(optimizer)}
+            if way == "unscale_"
+            else {}
+        )
         calls |= {"step": lambda: scaler.step(optimizer), "update": scaler.update}
     for name, call in calls.items():
         try:
@@ -210,12 +240,17 @@ WRAPS = {
         'FSDP1(model, device_id=torch.device("cpu"), use_orig_params=True)',
     ),
     "FSDP2": ("from torch.distributed.fsdp import fully_shard\n", "fully_shard(model)"),
-    "DDP": ("from torch.nn.parallel import DistributedDataParallel as DDP\n", "DDP(model)"),
+    "DDP": (
+        "from torch.nn.parallel import DistributedDataParallel as DDP\n",
+        "DDP(model)",
+    ),
 }
 
 
 def script(cell: Cell) -> str:
-    """Return a cell of torch's as a file for `torchrun --nproc-per-node 2`, which prints what a rank has at the end."""
+    """Return a cell of torch's as a file for `torchrun --nproc-per-node 2`, which prints what a
+    rank has at the end.
+    """
     head, wrapped = WRAPS[cell.cut]
     size = 4 if cell.cut == "plain" else 4 * RANKS
     places = {"plain": "[0] * (rank in who)", "DDP": "[0] * (rank in who)"}.get(
@@ -239,7 +274,9 @@ dist.barrier(); dist.destroy_process_group()
 
 def table(rows: Sequence[Record]) -> Table:
     """Return what each rank saw of each cell with a scaler."""
-    shown = Table("scaler", "cut", "optimizer", "loop", "way", "overflow on", "rank 0", "rank 1")
+    shown = Table(
+        "scaler", "cut", "optimizer", "loop", "way", "overflow on", "rank 0", "rank 1"
+    )
     for cell in rows[0]["cells"]:
         said = [
             (f"{raised} raises, " if raised else "")

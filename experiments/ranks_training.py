@@ -1,18 +1,19 @@
-"""How does training on two ranks with overflowing gradients proceed, with torch's scaler and ampsim's?
+"""How does training on two ranks with overflowing gradients proceed, with torch's scaler and
+ampsim's?
 
 `torchrun` starts two ranks with gloo. They train a small GPT in fp16, each with its part of the
 parameters, using torch's scaler or ampsim's with a `group`, in four configurations:
 
-- `unscale_, fused`: the parameters are sharded by hand, and `unscale_` is called before a fused step, as
-  for gradient clipping; torch's scaler is `ShardedGradScaler`, also in the next two;
+- `unscale_, fused`: the parameters are sharded by hand, and `unscale_` is called before a fused
+  step, as for gradient clipping; torch's scaler is `ShardedGradScaler`, also in the next two;
 - `fused`: the same without `unscale_`;
 - `unscale_, not fused`: the optimizer has no kernel that reads the flag;
 - `FSDP2`: as the first, under `fully_shard`, for which torch uses `torch.amp.GradScaler`.
 
 One element of the gradient becomes inf on rank 0 only, later on rank 1 only, and later on both. All
 other overflows are caused by the scale. The optimizer is SGD: AdamW's fused step raises after the
-`unscale_` of torch's sharded scaler (https://github.com/pytorch/pytorch/issues/140514). Under FSDP2 the
-optimizer is AdamW, because fused SGD does not support DTensor.
+`unscale_` of torch's sharded scaler (https://github.com/pytorch/pytorch/issues/140514). Under FSDP2
+the optimizer is AdamW, because fused SGD does not support DTensor.
 
 Device: cpu. It has not been run with nccl yet.
 """
@@ -64,7 +65,11 @@ def inputs() -> dict[str, str]:
 
 
 def run(
-    config: Config, arm: runner.Single, seed: int, device: str, tick: Callable[[int], None]
+    config: Config,
+    arm: runner.Single,
+    seed: int,
+    device: str,
+    tick: Callable[[int], None],
 ) -> Record:
     """Start both ranks, and return what each of them wrote."""
     planted = (
@@ -91,15 +96,30 @@ def run(
     ]
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "job").write_text(json_lines.encode(dataclasses.asdict(job)))
-        subprocess.run([*torchrun, "-m", on_ranks.__name__, folder], cwd=ROOT, check=True)  # noqa: S603
-        seen = [json_lines.decode(Path(folder, str(rank)).read_text()) for rank in range(RANKS)]
+        subprocess.run(  # noqa: S603
+            [*torchrun, "-m", on_ranks.__name__, folder], cwd=ROOT, check=True
+        )
+        seen = [
+            json_lines.decode(Path(folder, str(rank)).read_text())
+            for rank in range(RANKS)
+        ]
     tick(config.steps)
-    runs = [{"way": way, "scaler": scaler} for way in on_ranks.WAYS for scaler in on_ranks.SCALERS]
-    return {"runs": [{**run, "ranks": ranks} for run, *ranks in zip(runs, *seen, strict=True)]}
+    runs = [
+        {"way": way, "scaler": scaler}
+        for way in on_ranks.WAYS
+        for scaler in on_ranks.SCALERS
+    ]
+    return {
+        "runs": [
+            {**run, "ranks": ranks} for run, *ranks in zip(runs, *seen, strict=True)
+        ]
+    }
 
 
 def table(rows: Sequence[Record]) -> str:
-    """Return per run what became of both ranks: steps that were skipped, the last loss, the last scale."""
+    """Return per run what became of both ranks: steps that were skipped, the last loss, the last
+    scale.
+    """
     return "\n".join(
         f"seed {row['seed']}, {run['way']}, {run['scaler']}: "
         + " | ".join(

@@ -1,10 +1,10 @@
 """Which loss scale would each step of a training run have fit into fp16?
 
-Four networks train in float32, so no loss scale influences them. Each step's *threshold* is the scale at
-which the largest gradient of a parameter reaches fp16's largest number: 65504 / max|g|. The thresholds
-are recorded in order. Every few steps, backward passes in fp16 at powers of two check the threshold: in
-fp16, gradients of activations may overflow first, and rounding changes the gradients of parameters.
-`policy_benchmark` replays loss-scale policies against these thresholds.
+Four networks train in float32, so no loss scale influences them. Each step's *threshold* is the
+scale at which the largest gradient of a parameter reaches fp16's largest number: 65504 / max|g|.
+The thresholds are recorded in order. Every few steps, backward passes in fp16 at powers of two
+check the threshold: in fp16, gradients of activations may overflow first, and rounding changes the
+gradients of parameters. `policy_benchmark` replays loss-scale policies against these thresholds.
 
 Device: cpu, or cuda with `--device cuda`.
 """

@@ -1,20 +1,23 @@
 """When does a convolutional network in fp16 need loss scaling, and does the policy for it matter?
 
-This is the question of `gpt_fp16`, on images. A residual network with GroupNorm learns digits. Arms:
+This is the question of `gpt_fp16`, on images. A residual network with GroupNorm learns digits.
+Arms:
 
-- `fp32`, `bf16`, and fp16 `unscaled`, with a fixed scale, and with ampsim's dynamic scaler at growth
-  interval G = 50;
+- `fp32`, `bf16`, and fp16 `unscaled`, with a fixed scale, and with ampsim's dynamic scaler at
+  growth interval G = 50;
 - `init 2^k`: dynamic, G = 50, with an initial scale that is far too low or far too high;
 - `sum`: dynamic, G = 50, with the sum over the batch's images as the loss instead of their mean;
-- `global`: the batch is one micro-batch of a global batch of 2^20 images, a size that has been tried
-  (X. Zhai et al., *Sigmoid Loss for Language Image Pre-Training*, ICCV 2023), and the loss is divided by
-  the number of images in the global batch, as under gradient accumulation; in float32, unscaled, and
-  dynamic with G = 50.
+- `global`: the batch is one micro-batch of a global batch of 2^20 images, a size that has been
+  tried (X. Zhai et al., *Sigmoid Loss for Language Image Pre-Training*, ICCV 2023), and the loss is
+  divided by the number of images in the global batch, as under gradient accumulation; in float32,
+  unscaled, and dynamic with G = 50.
 
-In every fp16 arm, a step with a non-finite gradient is skipped. Adam's eps is 1e-15 in all arms, so that
-the arms of the global batch differ in underflow and not in eps. `static_sweep` has the scales between.
+In every fp16 arm, a step with a non-finite gradient is skipped. Adam's eps is 1e-15 in all arms, so
+that the arms of the global batch differ in underflow and not in eps. `static_sweep` has the scales
+between.
 
-Device: cpu, or cuda with `--device cuda`, where a larger network learns the orientation of photographs.
+Device: cpu, or cuda with `--device cuda`, where a larger network learns the orientation of
+photographs.
 """
 
 from collections.abc import Callable
@@ -45,11 +48,15 @@ class Config(runner.Config):
     count_every: int = 10  # steps between two counts of zeros
 
 
-SMOKE = Config(steps=3, seeds=(0,), batch_cpu=4, batch_cuda=4, growth_intervals=(2,), count_every=2)
+SMOKE = Config(
+    steps=3, seeds=(0,), batch_cpu=4, batch_cuda=4, growth_intervals=(2,), count_every=2
+)
 
 
 def arms(config: Config) -> dict[str, loop.Arm]:
-    return loop.usual_arms(config.static_log2, config.growth_intervals, config.inits_log2)
+    return loop.usual_arms(
+        config.static_log2, config.growth_intervals, config.inits_log2
+    )
 
 
 def inputs() -> dict[str, str]:
@@ -62,13 +69,21 @@ def run(
     """Train one arm with one seed; the columns are explained in `data/README.md`."""
     batch = config.batch_cpu if device == "cpu" else config.batch_cuda
     task = tasks.make(TASKS[device], seed, device, batch)
-    optimizer = torch.optim.Adam(task.model.parameters(), lr=config.lr, eps=config.eps, fused=True)
+    optimizer = torch.optim.Adam(
+        task.model.parameters(), lr=config.lr, eps=config.eps, fused=True
+    )
     log = loop.Log(config.count_every)
-    for step in arm.train(task, optimizer, config.steps, factor=arm.factor(batch, GLOBAL_IMAGES)):
+    for step in arm.train(
+        task, optimizer, config.steps, factor=arm.factor(batch, GLOBAL_IMAGES)
+    ):
         loop.cool(optimizer, config.lr, step.number, config.steps)
         log.add(step)
         tick(step.number + 1)
-    return {**log.record(), "test_loss": task.test_loss(), "test_accuracy": loop.accuracy(task)}
+    return {
+        **log.record(),
+        "test_loss": task.test_loss(),
+        "test_accuracy": loop.accuracy(task),
+    }
 
 
 if __name__ == "__main__":

@@ -1,15 +1,15 @@
 """Does the rule for the loss scale, or its initial value, affect training?
 
-A deep sigmoid network trains in fp16 under each rule, through `ampsim.torch.GradScaler`, and in float32.
-All arms share ten seeds. Weights and batches depend only on the seed, so losses are compared in pairs.
-From an initial scale just above the threshold: torch's rule with growth intervals G from 5 to 2000; two
-more rules that grow as fast as G = 20 does, a / G = 1/20 bit per step, in other steps a up and b down; a
-scale that is two steps late; and policies that read the largest gradient. Further arms start far below
-and far above the threshold.
+A deep sigmoid network trains in fp16 under each rule, through `ampsim.torch.GradScaler`, and in
+float32. All arms share ten seeds. Weights and batches depend only on the seed, so losses are
+compared in pairs. From an initial scale just above the threshold: torch's rule with growth
+intervals G from 5 to 2000; two more rules that grow as fast as G = 20 does, a / G = 1/20 bit per
+step, in other steps a up and b down; a scale that is two steps late; and policies that read the
+largest gradient. Further arms start far below and far above the threshold.
 
-Thresholds are found by trial every few steps, because in this network the gradients of activations may
-overflow before those of the weights. T7 says that skip rate times unused bits depends only on the speed
-of growth, and T4 gives the cost of an initial scale that is too low.
+Thresholds are found by trial every few steps, because in this network the gradients of activations
+may overflow before those of the weights. T7 says that skip rate times unused bits depends only on
+the speed of growth, and T4 gives the cost of an initial scale that is too low.
 
 Device: cpu, or cuda with `--device cuda`.
 """
@@ -41,7 +41,11 @@ HALVINGS = 3  # the threshold is known to 1/16 bit
 
 
 def machine(
-    interval: int, up: float = 1.0, down: float = 1.0, start: float = START, delay: int = 0
+    interval: int,
+    up: float = 1.0,
+    down: float = 1.0,
+    start: float = START,
+    delay: int = 0,
 ) -> Rule:
     """Return torch's machine that grows by `up` bits and backs off by `down`."""
     return Rule(start, 2.0**up, 2.0**-down, interval, delay=delay)
@@ -72,9 +76,13 @@ class Config(runner.Config):
     batch_cuda: int = 256
     lr: float = 1e-2  # of Adam
     eps: float = 1e-15  # of Adam
-    sample_every: int = 20  # steps between two searches for the threshold, and two counts of zeros
+    sample_every: int = (
+        20  # steps between two searches for the threshold, and two counts of zeros
+    )
     block: int = 10  # steps per mean of the loss
-    plateau: float = 2.2  # nats; a network that tells nothing apart stands at ln 10 = 2.30
+    plateau: float = (
+        2.2  # nats; a network that tells nothing apart stands at ln 10 = 2.30
+    )
 
 
 SMOKE = Config(steps=6, seeds=(0,), warm_up=2, sample_every=4, block=2)
@@ -82,7 +90,9 @@ SMOKE = Config(steps=6, seeds=(0,), warm_up=2, sample_every=4, block=2)
 
 @dataclass(frozen=True)
 class Trained:
-    """A rule by its name, and what the reference machine needs to repeat it; no interval: float32, or a policy."""
+    """A rule by its name, and what the reference machine needs to repeat it; no interval: float32,
+    or a policy.
+    """
 
     rule: str
     growth_interval: int | None = None
@@ -115,7 +125,10 @@ def arms(config: Config) -> dict[str, Trained]:
         up, down = math.log2(rule.growth_factor), -math.log2(rule.backoff_factor)
         return Trained(name, rule.growth_interval, up, down, rule.delay)
 
-    return {"fp32": Trained("fp32"), **{name: arm(name, rule) for name, rule in RULES.items()}}
+    return {
+        "fp32": Trained("fp32"),
+        **{name: arm(name, rule) for name, rule in RULES.items()},
+    }
 
 
 def inputs() -> dict[str, str]:
@@ -127,26 +140,40 @@ def run(
 ) -> Record:
     """Train a network under one rule; the columns are explained in `data/README.md`."""
     task = tasks.make(
-        "sigmoid", seed, device, config.batch_cpu if device == "cpu" else config.batch_cuda
+        "sigmoid",
+        seed,
+        device,
+        config.batch_cpu if device == "cpu" else config.batch_cuda,
     )
-    optimizer = torch.optim.Adam(task.model.parameters(), lr=config.lr, eps=config.eps, fused=True)
+    optimizer = torch.optim.Adam(
+        task.model.parameters(), lr=config.lr, eps=config.eps, fused=True
+    )
     in_fp16, log, thresholds, clean = arm.rule in RULES, Log(), [], []
     dtype = torch.float16 if in_fp16 else torch.float32
     for step in train(task, optimizer, arm.scaler(device), config.steps, dtype=dtype):
         log.add(step)
         if step.number % config.sample_every == 0:
             bits = math.log2(step.scale)
-            thresholds.append(threshold(task, step.batch, bits, HALVINGS) if in_fp16 else math.nan)
+            thresholds.append(
+                threshold(task, step.batch, bits, HALVINGS) if in_fp16 else math.nan
+            )
             if step.number >= config.warm_up and not step.found_inf:
-                clean.append((thresholds[-1] - bits, (step.gradient == 0).float().mean().item()))
+                clean.append(
+                    (thresholds[-1] - bits, (step.gradient == 0).float().mean().item())
+                )
         tick(step.number + 1)
     return {**columns(config, log, thresholds, clean), "test_loss": task.test_loss()}
 
 
 def columns(
-    config: Config, log: Log, thresholds: Sequence[float], clean: Sequence[tuple[float, float]]
+    config: Config,
+    log: Log,
+    thresholds: Sequence[float],
+    clean: Sequence[tuple[float, float]],
 ) -> Record:
-    """Return the record of a run: all `thresholds` sampled, and (headroom, zeros) of the `clean` steps among them."""
+    """Return the record of a run: all `thresholds` sampled, and (headroom, zeros) of the `clean`
+    steps among them.
+    """
     skipped = set(log.found_inf)
     headroom, zero = np.array(clean).reshape(-1, 2).T
     blocks = [
@@ -154,12 +181,16 @@ def columns(
         for start in range(0, len(log.losses), config.block)
     ]
     below = (
-        place * config.block for place, part in enumerate(blocks) if np.mean(part) < config.plateau
+        place * config.block
+        for place, part in enumerate(blocks)
+        if np.mean(part) < config.plateau
     )
     return {
         "skip_rate": sum(step >= config.warm_up for step in skipped)
         / (config.steps - config.warm_up),
-        "headroom": mean_and_deviation(headroom) if np.isfinite(headroom).all() else None,
+        "headroom": mean_and_deviation(headroom)
+        if np.isfinite(headroom).all()
+        else None,
         "zero": mean_and_deviation(zero),
         "first_ceiling": None if math.isnan(thresholds[0]) else thresholds[0],
         "lost_steps": len(list(takewhile(skipped.__contains__, range(config.steps)))),

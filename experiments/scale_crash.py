@@ -1,13 +1,14 @@
 """When does a dynamic loss scale halve indefinitely, and what state is the network in then?
 
-A residual network without normalization trains with Adam at five learning rates. If the learning rate
-is too high, the residual stream grows until the stream or the logits exceed 65504 and the *forward* pass
-overflows. Every gradient is then non-finite at any scale, so every step is skipped and the weights do
-not change. The forward pass overflows again, and the scale halves each step until it is zero, while
-every parameter stays finite.
+A residual network without normalization trains with Adam at five learning rates. If the learning
+rate is too high, the residual stream grows until the stream or the logits exceed 65504 and the
+*forward* pass overflows. Every gradient is then non-finite at any scale, so every step is skipped
+and the weights do not change. The forward pass overflows again, and the scale halves each step
+until it is zero, while every parameter stays finite.
 
-Float32 runs at the same learning rates are the control. At the higher rates, their stream also exceeds
-65504 by many orders of magnitude. float32 can represent these values, so the runs keep stepping.
+Float32 runs at the same learning rates are the control. At the higher rates, their stream also
+exceeds 65504 by many orders of magnitude. float32 can represent these values, so the runs keep
+stepping.
 
 Device: cpu, or cuda with `--device cuda`.
 """
@@ -27,7 +28,8 @@ RECOMPUTED = ("fp16 lr=0.02", "fp16 lr=0.05", "fp32 lr=0.05")
 
 @dataclass(frozen=True)
 class Config(runner.Config):
-    steps: int = 240  # optimizer steps per unit; scale 0 is 166 skips away, so a crash near step 60 gets there
+    # optimizer steps per unit; scale 0 is 166 skips away, so a crash near step 60 gets there
+    steps: int = 240
     batch: int = 64  # images per step
     width: int = 64  # of the residual stream
     blocks: int = 12  # residual blocks
@@ -40,10 +42,14 @@ SMOKE = Config(steps=8, seeds=(0,), blocks=2, lrs=(0.05,), growth_interval=2)
 
 def arms(config: Config) -> dict[str, crash.CrashArm]:
     fp16 = {
-        f"fp16 lr={lr}": crash.CrashArm("float16", 2.0**16, config.growth_interval, lr=lr)
+        f"fp16 lr={lr}": crash.CrashArm(
+            "float16", 2.0**16, config.growth_interval, lr=lr
+        )
         for lr in config.lrs
     }
-    return fp16 | {f"fp32 lr={lr}": crash.CrashArm("float32", lr=lr) for lr in config.lrs}
+    return fp16 | {
+        f"fp32 lr={lr}": crash.CrashArm("float32", lr=lr) for lr in config.lrs
+    }
 
 
 def inputs() -> dict[str, str]:
@@ -51,11 +57,19 @@ def inputs() -> dict[str, str]:
 
 
 def run(
-    config: Config, arm: crash.CrashArm, seed: int, device: str, tick: Callable[[int], None]
+    config: Config,
+    arm: crash.CrashArm,
+    seed: int,
+    device: str,
+    tick: Callable[[int], None],
 ) -> Record:
     """Train one arm with one seed; the columns are explained in `data/README.md`."""
     task = tasks.residual(
-        fp16.prepare(seed), device, config.batch, blocks=config.blocks, width=config.width
+        fp16.prepare(seed),
+        device,
+        config.batch,
+        blocks=config.blocks,
+        width=config.width,
     )
     optimizer = torch.optim.Adam(task.model.parameters(), lr=arm.lr, fused=True)
     last = watch_last_layer(task.model)
@@ -71,7 +85,9 @@ def run(
         log.add(step)
         streams.append(stream.abs().max().item())
         overflowed.append(not (fp16.all_finite(logits) and fp16.all_finite(stream)))
-        weights = fp16.flat_parameters(task.model)  # as the step before this one left them
+        weights = fp16.flat_parameters(
+            task.model
+        )  # as the step before this one left them
         moves.append((weights - before).norm().item())
         before = weights
         tick(step.number + 1)

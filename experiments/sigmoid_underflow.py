@@ -1,12 +1,13 @@
 """Can a deep sigmoid network train in fp16 without loss scaling, and which loss scales work?
 
-Sigmoids shrink the backward signal until the first layers' gradients are below fp16's smallest number.
-The setup is not rescaled to cause this: it is the textbook network on scikit-learn's digits with the
-textbook optimizer. Arms: float32; fp16 unscaled; fp16 with a fixed scale; fp16 with torch's dynamic
-scaler at two growth intervals G. In every fp16 arm, a step with a non-finite gradient is skipped.
+Sigmoids shrink the backward signal until the first layers' gradients are below fp16's smallest
+number. The setup is not rescaled to cause this: it is the textbook network on scikit-learn's digits
+with the textbook optimizer. Arms: float32; fp16 unscaled; fp16 with a fixed scale; fp16 with
+torch's dynamic scaler at two growth intervals G. In every fp16 arm, a step with a non-finite
+gradient is skipped.
 
-Adam's eps is 1e-15 in all arms. With the usual 1e-8, eps would dominate the unscaled gradients of the
-first layers, some 2^-27, and the arms would differ in eps, not in underflow.
+Adam's eps is 1e-15 in all arms. With the usual 1e-8, eps would dominate the unscaled gradients of
+the first layers, some 2^-27, and the arms would differ in eps, not in underflow.
 
 Device: cpu, or cuda with `--device cuda`.
 """
@@ -32,18 +33,30 @@ class Config(runner.Config):
     depth: int = 8  # linear layers
     lr: float = 1e-2  # of Adam
     eps: float = 1e-15  # of Adam
-    static_log2: tuple[int, ...] = (0, 4, 8, 12, 16, 20)  # fixed loss scales 2^k; 2^0 is unscaled
+    static_log2: tuple[int, ...] = (
+        0,
+        4,
+        8,
+        12,
+        16,
+        20,
+    )  # fixed loss scales 2^k; 2^0 is unscaled
     growth_intervals: tuple[int, ...] = (50, 2000)  # dynamic arms
     count_every: int = (
         5  # steps between two counts of what fp16 did; skipped steps are counted always
     )
 
 
-SMOKE = Config(steps=8, seeds=(0,), static_log2=(0, 20), growth_intervals=(2,), count_every=2)
+SMOKE = Config(
+    steps=8, seeds=(0,), static_log2=(0, 20), growth_intervals=(2,), count_every=2
+)
 
 
 def arms(config: Config) -> dict[str, loop.Arm]:
-    fixed = {"unscaled" if k == 0 else f"static 2^{k}": loop.static(k) for k in config.static_log2}
+    fixed = {
+        "unscaled" if k == 0 else f"static 2^{k}": loop.static(k)
+        for k in config.static_log2
+    }
     return {
         "fp32": loop.FP32,
         **fixed,
@@ -62,7 +75,9 @@ def run(
     task = tasks.sigmoid(
         fp16.prepare(seed), device, config.batch, depth=config.depth, width=config.width
     )
-    optimizer = torch.optim.Adam(task.model.parameters(), lr=config.lr, eps=config.eps, fused=True)
+    optimizer = torch.optim.Adam(
+        task.model.parameters(), lr=config.lr, eps=config.eps, fused=True
+    )
     elements = [
         sum(p.numel() for p in layer.parameters())
         for layer in task.model.get_submodule("layers").children()

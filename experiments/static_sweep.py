@@ -1,16 +1,18 @@
 """With which fixed loss scales can a network train, and do its gradients predict them?
 
-The residual network of `resnet_fp16` trains in fp16 with one loss scale 2^k from the first step to the
-last. The result is a plateau between two cliffs: below it gradients underflow, and above it steps are
-skipped. The arms `fp32` and `dynamic G=50` are for comparison.
+The residual network of `resnet_fp16` trains in fp16 with one loss scale 2^k from the first step to
+the last. The result is a plateau between two cliffs: below it gradients underflow, and above it
+steps are skipped. The arms `fp32` and `dynamic G=50` are for comparison.
 
-Every few steps, the arm `fp32` also runs an fp16 backward pass from its own weights and batches at every
-scale. It records the share of zero elements and the error of the whole gradient. For comparison it
-records the same for the float32 gradient rounded to fp16 once, as a histogram of gradients would show.
+Every few steps, the arm `fp32` also runs an fp16 backward pass from its own weights and batches at
+every scale. It records the share of zero elements and the error of the whole gradient. For
+comparison it records the same for the float32 gradient rounded to fp16 once, as a histogram of
+gradients would show.
 
 Dividing the loss by 2^k, as for a micro-batch, moves both cliffs by k to the right.
 
-Device: cpu, or cuda with `--device cuda`, where a larger network learns the orientation of photographs.
+Device: cpu, or cuda with `--device cuda`, where a larger network learns the orientation of
+photographs.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,7 +38,16 @@ LEFT, RIGHT = (
 class Config(runner.Config):
     steps: int = 150  # optimizer steps per unit
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
-    static_log2: tuple[int, ...] = (*LEFT, -8, -4, 0, 4, 8, 12, *RIGHT)  # fixed loss scales 2^k
+    static_log2: tuple[int, ...] = (
+        *LEFT,
+        -8,
+        -4,
+        0,
+        4,
+        8,
+        12,
+        *RIGHT,
+    )  # fixed loss scales 2^k
     batch_cpu: int = 16  # images per step
     batch_cuda: int = 64
     lr: float = 5e-3  # of Adam; falls to 0 in the last third
@@ -44,7 +55,9 @@ class Config(runner.Config):
     count_every: int = 10  # steps between two counts of zeros
 
 
-SMOKE = Config(steps=3, seeds=(0,), static_log2=(-16, 24), batch_cpu=4, batch_cuda=4, count_every=2)
+SMOKE = Config(
+    steps=3, seeds=(0,), static_log2=(-16, 24), batch_cpu=4, batch_cuda=4, count_every=2
+)
 
 
 def arms(config: Config) -> dict[str, loop.Arm]:
@@ -61,9 +74,14 @@ def run(
 ) -> Record:
     """Train one arm with one seed; the columns are explained in `data/README.md`."""
     task = tasks.make(
-        TASKS[device], seed, device, config.batch_cpu if device == "cpu" else config.batch_cuda
+        TASKS[device],
+        seed,
+        device,
+        config.batch_cpu if device == "cpu" else config.batch_cuda,
     )
-    optimizer = torch.optim.Adam(task.model.parameters(), lr=config.lr, eps=config.eps, fused=True)
+    optimizer = torch.optim.Adam(
+        task.model.parameters(), lr=config.lr, eps=config.eps, fused=True
+    )
     log, asked = loop.Log(config.count_every), Asked(config.static_log2)
     for step in arm.train(task, optimizer, config.steps):
         loop.cool(optimizer, config.lr, step.number, config.steps)
@@ -87,10 +105,15 @@ class Asked:
         """Note one step of the arm `fp32`."""
         self.largest.append(step.gradient.abs().max().item())
         if counted:
-            passes = zip(backward_passes(task, step.batch, self.scales), self.scales, strict=True)
-            backward = [lost(gradient, step.gradient, scale) for gradient, scale in passes]
+            passes = zip(
+                backward_passes(task, step.batch, self.scales), self.scales, strict=True
+            )
+            backward = [
+                lost(gradient, step.gradient, scale) for gradient, scale in passes
+            ]
             rounded = [
-                lost((step.gradient * scale).half(), step.gradient, scale) for scale in self.scales
+                lost((step.gradient * scale).half(), step.gradient, scale)
+                for scale in self.scales
             ]
             self.rows.append(series.table(backward) + series.table(rounded))
 
@@ -99,7 +122,8 @@ class Asked:
         names = ("backward_zero", "backward_error", "rounded_zero", "rounded_error")
         columns = zip(names, series.table(self.rows), strict=True)
         return {"largest": series.six_digits(self.largest)} | {
-            name: [series.six_digits(values) for values in column] for name, column in columns
+            name: [series.six_digits(values) for values in column]
+            for name, column in columns
         }
 
 
@@ -107,8 +131,8 @@ def lost(gradient: Tensor, truth: Tensor, scale: float) -> tuple[float, float]:
     """Return how a gradient that is multiplied by `scale` differs from the true one.
 
     Returns:
-        The share of its elements that are zero; the length of the difference over that of `truth`, inf where
-        an element is not finite.
+        The share of its elements that are zero; the length of the difference over that of `truth`,
+        inf where an element is not finite.
     """
     return (gradient == 0).float().mean().item(), compare(truth, gradient, scale).error
 

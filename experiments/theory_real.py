@@ -1,15 +1,17 @@
 """Does theorem T3 predict the loss scale of a real fp16 run, with no fitted parameter?
 
-A small MLP trains on scikit-learn's digits in fp16 under autocast, with SGD, weight decay, and ampsim's
-scaler at five growth intervals G. The weight decay keeps the size of the gradients steady; warm-up steps
-are excluded. At every step, the gradient is also computed in float32 from the same weights and images.
-Its largest element gives the step's *threshold*, the largest power of two at which the gradient still
-fits into fp16. T3 takes the empirical distribution of the thresholds and predicts the skip rate and the
-distribution of the scale. T3 assumes that thresholds are independent and do not depend on the scale; a
-run guarantees neither. The thresholds are recorded in order, so that a replay shows what their order does.
+A small MLP trains on scikit-learn's digits in fp16 under autocast, with SGD, weight decay, and
+ampsim's scaler at five growth intervals G. The weight decay keeps the size of the gradients steady;
+warm-up steps are excluded. At every step, the gradient is also computed in float32 from the same
+weights and images. Its largest element gives the step's *threshold*, the largest power of two at
+which the gradient still fits into fp16. T3 takes the empirical distribution of the thresholds and
+predicts the skip rate and the distribution of the scale. T3 assumes that thresholds are independent
+and do not depend on the scale; a run guarantees neither. The thresholds are recorded in order, so
+that a replay shows what their order does.
 
-The arm `fp32` trains in float32 and records only thresholds. They predict the fp16 runs without data
-from fp16. A forecast uses the first of these thresholds and predicts the fp16 steps that come after.
+The arm `fp32` trains in float32 and records only thresholds. They predict the fp16 runs without
+data from fp16. A forecast uses the first of these thresholds and predicts the fp16 steps that come
+after.
 
 Device: cpu, or cuda with `--device cuda`.
 """
@@ -57,7 +59,10 @@ SMOKE = Config(steps=60, seeds=(0,), warmup=20, growth_intervals=(5,), prefix=20
 def arms(config: Config) -> dict[str, loop.Arm]:
     return {
         "fp32": loop.FP32,
-        **{f"G={interval}": loop.dynamic(interval) for interval in config.growth_intervals},
+        **{
+            f"G={interval}": loop.dynamic(interval)
+            for interval in config.growth_intervals
+        },
     }
 
 
@@ -90,14 +95,20 @@ def run(
 def largest_gradient(task: tasks.Task, batch: tasks.Batch) -> float:
     """Return the largest magnitude in the gradient of a batch's true loss, in float32."""
     x, y = batch
-    gradients = torch.autograd.grad(task.criterion(task.model(x), y), list(task.model.parameters()))
+    gradients = torch.autograd.grad(
+        task.criterion(task.model(x), y), list(task.model.parameters())
+    )
     return max(gradient.abs().max().item() for gradient in gradients)
 
 
 def record(log: Sequence[tuple[float, float, bool, float]], prefix: int) -> Record:
-    """Return one unit, from (scale, largest gradient, gradient was finite, loss) of each step that counts."""
+    """Return one unit, from (scale, largest gradient, gradient was finite, loss) of each step that
+    counts.
+    """
     scales, largest, finite, losses = series.table(log)
-    foreseen = [scale * size < OVERFLOWS for scale, size in zip(scales, largest, strict=True)]
+    foreseen = [
+        scale * size < OVERFLOWS for scale, size in zip(scales, largest, strict=True)
+    ]
     levels = [math.floor(math.log2(OVERFLOWS / size)) for size in largest]
     return {
         "thresholds": [[level, len(list(steps))] for level, steps in groupby(levels)],

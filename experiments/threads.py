@@ -1,16 +1,17 @@
 """How often does a loss scaler divide by a wrong scale when the optimizer runs on another thread?
 
-One thread scales a loss, runs the backward pass, and passes the gradients to a queue. A second, slower
-thread unscales, steps, and updates, as when the optimizer runs on its own thread. The threads run freely:
-there are no sleeps and no forced schedules. torch's scaler is used naively, with its methods called from
-both threads. ampsim's scaler uses a ticket per iteration and a depth equal to the queue's. Every true
-gradient is 3, so a queued gradient reveals the scale that multiplied it, and the unscaled gradient
-reveals the scale that divided it. Gradients are rounded to fp16 before the queue, so they overflow when
-the scale has grown too far. There are no other overflows.
+One thread scales a loss, runs the backward pass, and passes the gradients to a queue. A second,
+slower thread unscales, steps, and updates, as when the optimizer runs on its own thread. The
+threads run freely: there are no sleeps and no forced schedules. torch's scaler is used naively,
+with its methods called from both threads. ampsim's scaler uses a ticket per iteration and a depth
+equal to the queue's. Every true gradient is 3, so a queued gradient reveals the scale that
+multiplied it, and the unscaled gradient reveals the scale that divided it. Gradients are rounded to
+fp16 before the queue, so they overflow when the scale has grown too far. There are no other
+overflows.
 
-The experiment counts backward passes whose gradients arrived finite; all tensors of a pass share its
-scale. A scale can be wrong only when it changes, so a longer growth interval makes this rarer, and its
-units run longer. Device: cpu.
+The experiment counts backward passes whose gradients arrived finite; all tensors of a pass share
+its scale. A scale can be wrong only when it changes, so a longer growth interval makes this rarer,
+and its units run longer. Device: cpu.
 """
 
 import threading
@@ -37,7 +38,9 @@ DEVICES = ("cpu",)  # threads are a matter of the host
 
 @dataclass(frozen=True)
 class Config(runner.Config):
-    steps: int = 600  # backward passes per unit, or this many growth intervals if that is more:
+    steps: int = (
+        600  # backward passes per unit, or this many growth intervals if that is more:
+    )
     intervals: int = 2
     seeds: tuple[int, ...] = (0, 1, 2)  # runs; only the schedule of the threads differs
     depths: tuple[int, ...] = (1, 4)  # of the queue, and of our scaler
@@ -58,11 +61,17 @@ class Handed(NamedTuple):
 class Counts:
     """The counts of a run. `computing` is written by one thread, everything else by the other."""
 
-    checked: int = 0  # backward passes whose gradients were finite when they were handed over
+    checked: int = (
+        0  # backward passes whose gradients were finite when they were handed over
+    )
     wrong: int = 0  # of those, divided by another number than they were multiplied by
-    twice: int = 0  # of the wrong ones, divided by the square of what they were multiplied by
+    twice: int = (
+        0  # of the wrong ones, divided by the square of what they were multiplied by
+    )
     found_inf: list[bool] = field(default_factory=list)  # per pass: whether one was
-    scales: list[float] = field(default_factory=list)  # per pass: the newest scale after its update
+    scales: list[float] = field(
+        default_factory=list
+    )  # per pass: the newest scale after its update
     computing: list[str] = field(default_factory=list)  # errors there: types
     optimizing: list[str] = field(default_factory=list)
 
@@ -83,17 +92,27 @@ def arms(config: Config) -> Mapping[str, Arm]:
     }  # fmt: skip
 
 
-def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
+def run(
+    config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], None]
+) -> Record:
     """Run one scaler at one depth and growth interval."""
     torch.set_num_threads(1)
     scaler = MAKERS[arm.scaler](arm.growth_interval, arm.depth)
     queue: Queue[Handed | None] = Queue(maxsize=arm.depth)
     counts = Counts()
-    thread = threading.Thread(target=optimize, args=(scaler, queue, counts), name="optimizer")
+    thread = threading.Thread(
+        target=optimize, args=(scaler, queue, counts), name="optimizer"
+    )
     thread.start()
     steps = max(config.steps, config.intervals * arm.growth_interval)
     try:
-        compute(scaler, queue, counts, steps, lambda done: tick(done * config.steps // steps))
+        compute(
+            scaler,
+            queue,
+            counts,
+            steps,
+            lambda done: tick(done * config.steps // steps),
+        )
     finally:
         queue.put(None)
         thread.join()
@@ -111,7 +130,9 @@ def compute(
             iteration = scaler.begin()
             loss = (TRUE * torch.stack(params)).sum()  # type: ignore[arg-type]
             scaler.scaler.scale(loss, **iteration).backward()
-        except RuntimeError as error:  # torch's, when update() writes the scale that autograd saved
+        except (
+            RuntimeError
+        ) as error:  # torch's, when update() writes the scale that autograd saved
             counts.computing.append(type(error).__name__)
             for p in params:
                 p.grad = None
@@ -133,7 +154,11 @@ def optimize(scaler: Naive, queue: Queue[Handed | None], counts: Counts) -> None
                 master.grad = grad
             before = torch.stack(handed.grads)  # a copy: unscaling writes
             scaler.unscale(optimizer, handed.iteration)
-            count(counts, before, torch.stack([m.grad for m in masters if m.grad is not None]))
+            count(
+                counts,
+                before,
+                torch.stack([m.grad for m in masters if m.grad is not None]),
+            )
             counts.scales.append(scaler.finish(optimizer, handed.iteration))
         except Exception as error:
             counts.optimizing.append(type(error).__name__)
@@ -141,7 +166,9 @@ def optimize(scaler: Naive, queue: Queue[Handed | None], counts: Counts) -> None
 
 
 def count(counts: Counts, before: Tensor, after: Tensor) -> None:
-    """Compare what a pass's gradients were multiplied by with what they were divided by; (tensors, elements) each."""
+    """Compare what a pass's gradients were multiplied by with what they were divided by; (tensors,
+    elements) each.
+    """
     found_inf = not bool(before.isfinite().all())
     counts.found_inf.append(found_inf)
     if found_inf:

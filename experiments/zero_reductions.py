@@ -1,12 +1,13 @@
 """How many bits of float16's range does a sum over data-parallel ranks cost in DeepSpeed?
 
-Each rank has equal gradients, and DeepSpeed's own scaler starts at 2^16. The bits lost are the distance
-between the scale that it settles at on N ranks and on one. `rank_reductions` says what is predicted.
+Each rank has equal gradients, and DeepSpeed's own scaler starts at 2^16. The bits lost are the
+distance between the scale that it settles at on N ranks and on one. `rank_reductions` says what is
+predicted.
 
-DeepSpeed refuses fp16 on a CPU: here its question whether fp16 is supported is answered with yes, and
-its reductions are as they are. At stage 0, DeepSpeed 0.19.8 divides by a loss scale by which
-`engine.backward` has not multiplied (an open fix: deepspeedai/DeepSpeed#8393), so stage 0 multiplies
-the loss itself.
+DeepSpeed refuses fp16 on a CPU: here its question whether fp16 is supported is answered with yes,
+and its reductions are as they are. At stage 0, DeepSpeed 0.19.8 divides by a loss scale by which
+`engine.backward` has not multiplied (an open fix: deepspeedai/DeepSpeed#8393), so stage 0
+multiplies the loss itself.
 
 Device: cpu, with gloo. `make frameworks` installs DeepSpeed and runs it.
 """
@@ -46,7 +47,9 @@ def arms(config: Config) -> Mapping[str, Arm]:
     return {arm.name: arm for arm in ENGINES}
 
 
-def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
+def run(
+    config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], None]
+) -> Record:
     """Measure one stage for each number of ranks."""
     return rank_reductions.measured(config, "zero_reductions", arm, tick)
 
@@ -68,14 +71,24 @@ def settled(ranks: int, options: Mapping[str, Any]) -> float:
 def train(rank: int, ranks: int, folder: str, options: Mapping[str, Any]) -> None:
     """Train on one rank until the scale stands still, and write it to the folder."""
     os.environ |= {"DS_ACCELERATOR": "cpu", "RANK": str(rank), "WORLD_SIZE": str(ranks)}
-    os.environ |= {"LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    os.environ |= {
+        "LOCAL_RANK": str(rank),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "0",
+    }
     import deepspeed
     from deepspeed.accelerator import get_accelerator
 
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # gloo, without a compiler
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = (
+        False  # gloo, without a compiler
+    )
     accelerator = type(get_accelerator())
     accelerator.is_fp16_supported = lambda self: True
-    accelerator.supported_dtypes = lambda self: [torch.float32, torch.float16, torch.bfloat16]
+    accelerator.supported_dtypes = lambda self: [
+        torch.float32,
+        torch.float16,
+        torch.bfloat16,
+    ]
     torch.set_num_threads(1)
     place = Path(folder, "store").as_uri()
     dist.init_process_group("gloo", init_method=place, rank=rank, world_size=ranks)
@@ -95,7 +108,9 @@ def train(rank: int, ranks: int, folder: str, options: Mapping[str, Any]) -> Non
     )
     for _ in range(STEPS):
         loss = (engine(torch.ones(1, 2, dtype=torch.float16)) * 1.5).sum()
-        engine.backward(loss.float() * engine.optimizer.loss_scale if stage == 0 else loss)
+        engine.backward(
+            loss.float() * engine.optimizer.loss_scale if stage == 0 else loss
+        )
         engine.step()
     if rank == 0:
         Path(folder, "scale").write_text(repr(float(engine.optimizer.loss_scale)))

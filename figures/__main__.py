@@ -35,7 +35,9 @@ def differing(paths: Sequence[Path], committed: Path = _style.HERE) -> list[str]
     """Return names of rendered files whose committed counterpart is missing or has other bytes."""
     pairs = [(path, committed / path.name) for path in paths]
     return [
-        new.name for new, old in pairs if not old.exists() or old.read_bytes() != new.read_bytes()
+        new.name
+        for new, old in pairs
+        if not old.exists() or old.read_bytes() != new.read_bytes()
     ]
 
 
@@ -70,7 +72,12 @@ def main(argv: Sequence[str]) -> int:
     add("stems", nargs="*", metavar="STEM", help=", ".join(stems()))
     add("--check", action="store_true", help="compare with the committed figures")
     add("--data", type=Path, metavar="FILE", help="your own data: a file or a folder")
-    add("--out", type=Path, metavar="FOLDER", help="for the figures of --data; default: beside it")
+    add(
+        "--out",
+        type=Path,
+        metavar="FOLDER",
+        help="for the figures of --data; default: beside it",
+    )
     given = parser.parse_args(argv)
     names = given.stems or stems()
     if unknown := {*names} - {*stems()}:
@@ -80,7 +87,9 @@ def main(argv: Sequence[str]) -> int:
             f"{' '.join(argv)}: expected [STEM ...] --data FILE [--out FOLDER], or --check"
         )
     if given.data and given.data.is_dir() and not given.out:
-        parser.error(f"--data {given.data}: expected --out FOLDER for the figures of a folder")
+        parser.error(
+            f"--data {given.data}: expected --out FOLDER for the figures of a folder"
+        )
     if given.data and not given.data.is_dir() and len(given.stems) != 1:
         parser.error(f"--data {given.data}: expected one STEM for a file, or a folder")
     try:
@@ -89,7 +98,9 @@ def main(argv: Sequence[str]) -> int:
         if given.data and given.data.is_dir():
             return render_folder(names, given.data, given.out)
         if given.data:
-            print(f"figures: {render_file(names[0], given.data, given.out or given.data.parent)}")
+            print(
+                f"figures: {render_file(names[0], given.data, given.out or given.data.parent)}"
+            )
             return 0
         return render_all(names)
     except (OSError, ValueError) as error:
@@ -105,13 +116,13 @@ def render_folder(names: Sequence[str], data: Path, folder: Path) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     for number, stem in enumerate(names, start=1):
         try:
-            said = ", ".join(path.name for path in render(stem, folder, data, results.CPU))
+            said = ", ".join(
+                path.name for path in render(stem, folder, data, results.CPU)
+            )
         except (LookupError, TypeError, ValueError, ArithmeticError) as error:
             for path in _style.HERE.glob(f"{stem}.[sh][vt][gm]*"):
                 shutil.copy(path, folder)
-            said = (
-                f"{stem}: not drawn; copied the committed figure: {type(error).__name__}: {error}"
-            )
+            said = f"{stem}: not drawn; copied the committed figure: {type(error).__name__}: {error}"
         print(f"figures: {number} of {len(names)}: {said}", flush=True)
     if list(names) == stems():
         _gallery.write(folder, names, data, results.CPU)

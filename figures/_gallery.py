@@ -51,7 +51,11 @@ def page(stems: Sequence[str], *data: Path, folder: Path = _style.HERE) -> str:
     parts = [HEAD]
     for title, members in {**SECTIONS, "Others": others}.items():
         shown = [stem for stem in members if stem in stems or stem in TABLES]
-        parts += [f"## {title}\n", *(entry(stem, folder, *data) for stem in shown)] if shown else []
+        parts += (
+            [f"## {title}\n", *(entry(stem, folder, *data) for stem in shown)]
+            if shown
+            else []
+        )
     return "\n".join(parts)
 
 
@@ -60,10 +64,17 @@ def entry(stem: str, folder: Path, *data: Path) -> str:
     if stem in TABLES:
         table = TABLES[stem](results.load(stem, *data)).markdown()
         return "\n".join(
-            [f"### {stem}\n", f"*{question(stem)}*\n", table, source(stem, folder, *data)]
+            [
+                f"### {stem}\n",
+                f"*{question(stem)}*\n",
+                table,
+                source(stem, folder, *data),
+            ]
         )
     module = importlib.import_module(f"figures.{stem}")
-    paragraphs = [" ".join(part.split()) for part in (module.__doc__ or "").split("\n\n")]
+    paragraphs = [
+        " ".join(part.split()) for part in (module.__doc__ or "").split("\n\n")
+    ]
     lines = [f"### {stem}\n"]
     lines += [f"*{question(name)}*\n" for name in module.DATA]
     lines.append(f"![{paragraphs[0]}]({stem}.svg)\n")
@@ -74,7 +85,9 @@ def entry(stem: str, folder: Path, *data: Path) -> str:
 
 def question(stem: str) -> str:
     """Return the first paragraph of the experiment's docstring, without importing it."""
-    text = (_style.HERE.parent / "experiments" / f"{stem}.py").read_text(encoding="utf-8")
+    text = (_style.HERE.parent / "experiments" / f"{stem}.py").read_text(
+        encoding="utf-8"
+    )
     return " ".join((ast.get_docstring(ast.parse(text)) or "").split("\n\n")[0].split())
 
 
@@ -83,7 +96,8 @@ def source(stem: str, folder: Path, *data: Path) -> str:
     run = results.load(stem, *data)
     records, seeds = len(run.records), len(run.seeds)
     path, link = (
-        Path(os.path.relpath(run.path, place)).as_posix() for place in (_style.HERE.parent, folder)
+        Path(os.path.relpath(run.path, place)).as_posix()
+        for place in (_style.HERE.parent, folder)
     )
     return (
         f"`python -m experiments.{stem}` → [`{path}`]({link}): "

@@ -1,7 +1,8 @@
 """How every figure looks, and how it is saved so that the same data gives the same bytes.
 
-Sizes are those of a two-column page, so that a figure is included unscaled and its text keeps its size. The colours are
-Okabe and Ito's, told apart with any colour vision; an arm keeps its colour in every figure.
+Sizes are those of a two-column page, so that a figure is included unscaled and its text keeps its
+size. The colours are Okabe and Ito's, told apart with any colour vision; an arm keeps its colour in
+every figure.
 """
 
 import io
@@ -76,12 +77,16 @@ def new_figure(width: float, height: float) -> Figure:
 
 def devices(runs: Sequence[Result]) -> str:
     """Return the names of the devices that data comes from."""
-    names = {f"{run.provenance['device']['type'].upper()}: {run.device}" for run in runs}
+    names = {
+        f"{run.provenance['device']['type'].upper()}: {run.device}" for run in runs
+    }
     return ", ".join(sorted(names))
 
 
 def stamp(figure: Figure, source: str) -> None:
-    """Say in the lower right corner what the data comes from, in a line of its own or beside a legend there."""
+    """Say in the lower right corner what the data comes from, in a line of its own or beside a
+    legend there.
+    """
     layout, room = (
         figure.get_layout_engine(),
         0.0 if figure.legends else STAMP / figure.get_figheight(),
@@ -95,8 +100,9 @@ def stamp(figure: Figure, source: str) -> None:
 def settle(figure: Figure) -> None:
     """Lay the figure out once and round where its axes stand, and its halves.
 
-    The layout's solver gives positions that differ in their last bits from one process to the next; nobody sees
-    that, but the names of SVG clip paths are hashes of them. 1e-5 of a page's width is 2 micrometres.
+    The layout's solver gives positions that differ in their last bits from one process to the next;
+    nobody sees that, but the names of SVG clip paths are hashes of them. 1e-5 of a page's width is
+    2 micrometres.
     """
     if engine := figure.get_layout_engine():
         engine.execute(figure)
@@ -105,7 +111,9 @@ def settle(figure: Figure) -> None:
         half.bbox_relative.set_points(half.bbox_relative.get_points().round(5))
     for axes in figure.axes:
         left, bottom, width, height = axes.get_position().bounds
-        axes.set_position((round(left, 5), round(bottom, 5), round(width, 5), round(height, 5)))
+        axes.set_position(
+            (round(left, 5), round(bottom, 5), round(width, 5), round(height, 5))
+        )
 
 
 def save(figure: Figure, folder: Path, stem: str) -> Path:
@@ -126,7 +134,9 @@ def label_panel(axes: Axes, letter: str, title: str) -> None:
 
 
 def limit_line(axes: Axes, y: float, text: str) -> None:
-    """Draw a number format's limit: a thin dotted line, named beside the axes so that no curve crosses the name."""
+    """Draw a number format's limit: a thin dotted line, named beside the axes so that no curve
+    crosses the name.
+    """
     axes.axhline(y, color=GREY, linewidth=0.7, linestyle=(0, (1, 1.5)), zorder=0)
     label_right(axes, y, y, text, GREY)
 
@@ -140,10 +150,16 @@ def label_right(axes: Axes, y: float, place: float, text: str, color: str) -> No
 
 
 def name_ends(
-    axes: Axes, ends: Sequence[float], gap: float, names: Iterable[str], colors: Iterable[str]
+    axes: Axes,
+    ends: Sequence[float],
+    gap: float,
+    names: Iterable[str],
+    colors: Iterable[str],
 ) -> None:
     """Name curves beside the axes where they end, with at least `gap` between two names."""
-    for end, place, text, color in zip(ends, spread(ends, gap), names, colors, strict=True):
+    for end, place, text, color in zip(
+        ends, spread(ends, gap), names, colors, strict=True
+    ):
         label_right(axes, end, place, text, color)
 
 
@@ -186,7 +202,9 @@ def seeds(run: Result) -> str:
 
 
 def spread(positions: Sequence[float], gap: float) -> list[float]:
-    """Return label positions at least `gap` apart, each as near to its own as that allows, in the given order."""
+    """Return label positions at least `gap` apart, each as near to its own as that allows, in the
+    given order.
+    """
     placed, last = [0.0] * len(positions), float("-inf")
     for i in sorted(range(len(positions)), key=positions.__getitem__):
         last = placed[i] = max(positions[i], last + gap)

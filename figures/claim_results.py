@@ -1,7 +1,7 @@
 """Every claim, evaluated on the committed data of each processor and on your own data.
 
-For `cpu` and `cpu-new-seeds` the data itself is committed. For other processors and devices only the
-outcomes are, in `verdicts.jsonl` of their folder. `write` computes them with the same `judge`.
+For `cpu` and `cpu-new-seeds` the data itself is committed. For other processors and devices only
+the outcomes are, in `verdicts.jsonl` of their folder. `write` computes them with the same `judge`.
 """
 
 import textwrap
@@ -56,7 +56,9 @@ def judge(claim: Claim, *data: Path) -> Verdict:
         ValueError,
         AttributeError,
     ) as error:
-        return Verdict(f"cannot be evaluated: {type(error).__name__}: {error}"[:100], None)
+        return Verdict(
+            f"cannot be evaluated: {type(error).__name__}: {error}"[:100], None
+        )
     return Verdict(found.now, found.holds)
 
 
@@ -80,8 +82,9 @@ def judge_folder(folder: Path) -> dict[str, Verdict]:
 def write(folder: Path, path: Path) -> int:
     """Write the outcomes of a folder of data files; return how many claims were evaluated.
 
-    The provenance keeps, per data file, what its own provenance says of the commit, the processor, and the kernels
-    (their settings and digest, null where the file was made before they were recorded).
+    The provenance keeps, per data file, what its own provenance says of the commit, the processor,
+    and the kernels (their settings and digest, null where the file was made before they were
+    recorded).
 
     Args:
         folder: A folder of data files.
@@ -89,12 +92,18 @@ def write(folder: Path, path: Path) -> int:
     """
     kept = ("commit", "cpu", "device", "versions", "kernels", "bits", "date")
     origins = {
-        data.stem: data_file.read_provenance(data) for data in sorted(folder.glob("*.jsonl"))
+        data.stem: data_file.read_provenance(data)
+        for data in sorted(folder.glob("*.jsonl"))
     }
-    files = {stem: {name: origin.get(name) for name in kept} for stem, origin in origins.items()}
+    files = {
+        stem: {name: origin.get(name) for name in kept}
+        for stem, origin in origins.items()
+    }
     rows = [*_rows(judge_folder(folder))]
     data_file.write(
-        path, {"script": "figures/claim_results.py", "folder": folder.name, "files": files}, rows
+        path,
+        {"script": "figures/claim_results.py", "folder": folder.name, "files": files},
+        rows,
     )
     return len(rows)
 
@@ -104,7 +113,12 @@ def _rows(found: Mapping[str, Verdict]) -> Iterable[Record]:
     for name, verdict in found.items():
         claim = CLAIMS[name]
         if verdict.holds is not None and claim.stem != "traces":
-            yield {"claim": name, "stem": claim.stem, "number": verdict.now, "holds": verdict.holds}
+            yield {
+                "claim": name,
+                "stem": claim.stem,
+                "number": verdict.now,
+                "holds": verdict.holds,
+            }
 
 
 def judge_all(own: Path | None = None) -> Iterator[Judged]:
@@ -114,7 +128,9 @@ def judge_all(own: Path | None = None) -> Iterator[Judged]:
     )
     found = {label: judge_folder(folder) for label, folder in folders.items()}
     for name, claim in CLAIMS.items():
-        yield Judged(name, claim, {label: verdicts[name] for label, verdicts in found.items()})
+        yield Judged(
+            name, claim, {label: verdicts[name] for label, verdicts in found.items()}
+        )
 
 
 def lines(judged: Sequence[Judged], *, sentences: bool = False) -> Iterator[str]:
@@ -144,10 +160,10 @@ def summary(judged: Sequence[Judged], label: str) -> str:
     asked = [name for name, verdict in found.items() if verdict.holds is not None]
     broken = [name for name in asked if not found[name].holds]
     unclear = [
-        name for name, verdict in found.items() if verdict.now.startswith("cannot be evaluated")
+        name
+        for name, verdict in found.items()
+        if verdict.now.startswith("cannot be evaluated")
     ]
-    text = (
-        f"{label}: {len(asked) - len(broken)} of the {len(asked)} claims that can be evaluated hold"
-    )
+    text = f"{label}: {len(asked) - len(broken)} of the {len(asked)} claims that can be evaluated hold"
     text += f"; do not hold: {', '.join(broken)}" if broken else ""
     return text + (f"; cannot be evaluated: {', '.join(unclear)}" if unclear else "")

@@ -65,7 +65,8 @@ def spread(values: Iterable[float], digits: int = 3, factor: float = 1.0) -> str
     """Return ``mean (lowest to highest)``, in significant digits."""
     scaled = factor * np.array(list(values))
     mean, low, high = (
-        f"{float(f'{x:.{digits}g}'):g}" for x in (scaled.mean(), scaled.min(), scaled.max())
+        f"{float(f'{x:.{digits}g}'):g}"
+        for x in (scaled.mean(), scaled.min(), scaled.max())
     )
     return f"{mean} ({low} to {high})"
 
@@ -93,7 +94,9 @@ def traces_are_repeated(run: Result) -> Finding:
 @claim("traces.every-dialect", "traces", "Every dialect has a recorded trace")
 def every_dialect_was_recorded(run: Result) -> Finding:
     systems = len({row["system"] for row in run.records})
-    return Finding(f"{systems} of {len(dialects.names())}", systems == len(dialects.names()))
+    return Finding(
+        f"{systems} of {len(dialects.names())}", systems == len(dialects.names())
+    )
 
 
 @claim(
@@ -145,7 +148,9 @@ def ranks_part(run: Result) -> Finding:
     found = {(cell["cut"], cell["optimizer"], cell["overflow"]) for cell in cells}
     said = set(product(("plain", "FSDP1"), ("SGD", "AdamW"), ("rank 0", "rank 1")))
     return Finding(
-        f"{len(cells)} cells", found == said, {cell["way"] for cell in cells} == {"step"}
+        f"{len(cells)} cells",
+        found == said,
+        {cell["way"] for cell in cells} == {"step"},
     )
 
 
@@ -157,7 +162,11 @@ def ranks_part(run: Result) -> Finding:
 def ranks_infinite(run: Result) -> Finding:
     cells = q.rank_wrong(run, "torch", "infinite")
     found = {(cell["cut"], cell["overflow"]) for cell in cells}
-    said = {("plain", "both"), ("FSDP1", "both"), *product(["DDP"], ("rank 0", "rank 1", "both"))}
+    said = {
+        ("plain", "both"),
+        ("FSDP1", "both"),
+        *product(["DDP"], ("rank 0", "rank 1", "both")),
+    }
     return Finding(
         f"{len(cells)} cells",
         found == said,
@@ -181,9 +190,14 @@ def ranks_raise(run: Result) -> Finding:
     infinite = sum(cell["outcome"] == "raised infinite" for cell in cells)
     now = f"{len(cells)} cells, in {infinite} of them a parameter is infinite by then"
     clean = [
-        rank["moved"] for cell in cells if cell["overflow"] == "none" for rank in cell["ranks"]
+        rank["moved"]
+        for cell in cells
+        if cell["overflow"] == "none"
+        for rank in cell["ranks"]
     ]
-    return Finding(now, all(rank["raised"] == "step" for rank in ranks), all(clean), infinite > 0)
+    return Finding(
+        now, all(rank["raised"] == "step" for rank in ranks), all(clean), infinite > 0
+    )
 
 
 @claim(
@@ -196,7 +210,10 @@ def ranks_lose_bits(run: Result) -> Finding:
     rows = [(row["arm"], each) for row in run.records for each in row["measured"]]
     agree = [each["bits_lost"] == each["predicted"] for _, each in rows]
     most = {arm: each["bits_lost"] for arm, each in rows}
-    summed, halved = most["all-reduce in fp16: sum, divide"], most["FSDP2, reduced in fp16"]
+    summed, halved = (
+        most["all-reduce in fp16: sum, divide"],
+        most["FSDP2, reduced in fp16"],
+    )
     now = f"{sum(agree)} of {len(agree)} as predicted; at most {summed} and, under FSDP, {halved} bits"
     return Finding(now, all(agree), summed == log2(max(run.config["ranks"])))
 
@@ -210,7 +227,8 @@ def ranks_lose_bits(run: Result) -> Finding:
 def logs_show_faults(run: Result) -> Finding:
     def shares(form: str) -> dict[str, float]:
         return {
-            arm: sum(row["shown"][form] for row in rows) / sum(row["runs"] for row in rows)
+            arm: sum(row["shown"][form] for row in rows)
+            / sum(row["runs"] for row in rows)
             for arm, rows in run.arms.items()
         }
 
@@ -234,10 +252,14 @@ def ranks_train(run: Result) -> Finding:
     def count(scaler: str) -> tuple[int, int]:
         runs = q.rank_runs(run, scaler)
         lost = sum(any(rank["not_finite"] for rank in ranks) for ranks in runs)
-        return lost, sum(ranks[0]["scale_changes"] != ranks[1]["scale_changes"] for ranks in runs)
+        return lost, sum(
+            ranks[0]["scale_changes"] != ranks[1]["scale_changes"] for ranks in runs
+        )
 
     (lost, parted), ours = count("torch"), count("ours")
-    nan = [all(isnan(rank["loss"][-1]) for rank in ranks) for ranks in q.parted_runs(run)]
+    nan = [
+        all(isnan(rank["loss"][-1]) for rank in ranks) for ranks in q.parted_runs(run)
+    ]
     now = (
         f"infinite parameters, diverged scales: torch's in {lost} and {parted} runs, NaN on both "
         f"ranks in {sum(nan)} of the latter; ampsim's in {ours[0]} and {ours[1]}"
@@ -262,7 +284,10 @@ def cuda_reproduced(run: Result) -> Finding:
         f"the wrong interval; {len(torch)} logs of GradScaler"
     )
     return Finding(
-        now, whole > 0.8 * len(rows), control > 50 * breaks, not any(row["breaks"] for row in torch)
+        now,
+        whole > 0.8 * len(rows),
+        control > 50 * breaks,
+        not any(row["breaks"] for row in torch),
     )
 
 
@@ -317,11 +342,16 @@ def real_skips(run: Result) -> Finding:
         for g in q.INTERVALS
     }
     now = ", ".join(
-        f"G={g} {q.real_rate(run, g):.4f} ({own:+.1f} sd)" for g, (own, _, _) in z.items()
+        f"G={g} {q.real_rate(run, g):.4f} ({own:+.1f} sd)"
+        for g, (own, _, _) in z.items()
     )
     worst, forecast = (max(abs(row[i]) for row in z.values()) for i in (0, 1))
-    above = all(q.real_level(run, g) > q.t3_level(run, g, f"G={g}") for g in q.INTERVALS)
-    return Finding(now, worst < 3, forecast < 3, max(bound for *_, bound in z.values()) < -3, above)
+    above = all(
+        q.real_level(run, g) > q.t3_level(run, g, f"G={g}") for g in q.INTERVALS
+    )
+    return Finding(
+        now, worst < 3, forecast < 3, max(bound for *_, bound in z.values()) < -3, above
+    )
 
 
 @claim(
@@ -353,7 +383,10 @@ def real_forecast(run: Result) -> Finding:
        "In an untrained model at scale 2^-14, an fp16 backward pass flushes far more elements to "
        "zero than one rounding of the fp32 gradient")  # fmt: skip
 def backward_against_rounding(run: Result) -> Finding:
-    rounded, real = q.at_share(run, "rounded_flushed", 0), q.at_share(run, "real_flushed", 0)
+    rounded, real = (
+        q.at_share(run, "rounded_flushed", 0),
+        q.at_share(run, "real_flushed", 0),
+    )
     now = f"untrained: {spread(rounded, 3, 100)} % by rounding, {spread(real, 3, 100)} % in the backward pass"
     return Finding(now, max(rounded) < 0.4, min(real) > 0.9)
 
@@ -376,7 +409,9 @@ def ten_bits_less(run: Result) -> Finding:
     "Without a loss scale, the loss of a deep sigmoid network stays at ln 10",
 )
 def sigmoid_unscaled(run: Result) -> Finding:
-    stuck = [abs(x - log(10)) < 0.0025 for x in run.arm("unscaled").column("train_loss")]
+    stuck = [
+        abs(x - log(10)) < 0.0025 for x in run.arm("unscaled").column("train_loss")
+    ]
     return Finding(f"{sum(stuck)} of {len(stuck)}", all(stuck))
 
 
@@ -395,7 +430,9 @@ def sigmoid_plateau(run: Result) -> Finding:
 
 @claim("gpt.mean", "gpt_fp16", "A transformer with a mean loss needs no loss scale")  # fmt: skip
 def gpt_mean_loss(run: Result) -> Finding:
-    return Finding(losses(run, "unscaled", "dynamic G=50", "fp32"), q.gpt_apart(run) < 0.015)
+    return Finding(
+        losses(run, "unscaled", "dynamic G=50", "fp32"), q.gpt_apart(run) < 0.015
+    )
 
 
 @claim("gpt.global", "gpt_fp16",
@@ -403,7 +440,8 @@ def gpt_mean_loss(run: Result) -> Finding:
 def gpt_global_batch(run: Result) -> Finding:
     return Finding(
         losses(run, "global unscaled", "global dynamic", "global fp32"),
-        run.arm("global unscaled").min("test_loss") > run.arm("global fp32").max("test_loss") + 0.5,
+        run.arm("global unscaled").min("test_loss")
+        > run.arm("global fp32").max("test_loss") + 0.5,
         q.apart(run, ["global dynamic"], "global fp32") < 0.01,
     )
 
@@ -435,7 +473,9 @@ def sweep_plateau(run: Result) -> Finding:
     flat = [k for k in loss if loss[k] < true + 0.05]
     now = f"within 0.05 nats of fp32 from 2^{flat[0]} to 2^{flat[-1]}"
     return Finding(
-        now, {k for k in loss if -10 <= k <= 15} <= {*flat}, min(loss[-12], loss[17]) > 1.4 * true
+        now,
+        {k for k in loss if -10 <= k <= 15} <= {*flat},
+        min(loss[-12], loss[17]) > 1.4 * true,
     )
 
 
@@ -443,7 +483,9 @@ def sweep_plateau(run: Result) -> Finding:
        "From 2^-16 to 2^-14, the network learns almost nothing but does not diverge, and at 2^-12 "
        "it learns")  # fmt: skip
 def sweep_left(run: Result) -> Finding:
-    loss = [x for k in (-16, -15, -14) for x in run.arm(f"static 2^{k}").column("test_loss")]
+    loss = [
+        x for k in (-16, -15, -14) for x in run.arm(f"static 2^{k}").column("test_loss")
+    ]
     next_to = run.arm("static 2^-12").column("test_loss")
     now = f"2^-16 to 2^-14 end at {spread(loss)}, 2^-12 at {spread(next_to)}"
     return Finding(now, min(loss) > 2.2, max(loss) < 2.5, max(next_to) < 2)
@@ -461,7 +503,8 @@ def sweep_right(run: Result) -> Finding:
         for row in run.arm(f"static 2^{k}")
     ]
     return Finding(
-        f"at 2^20 and 2^24 {spread(shares, 3, 100)} % of steps are skipped", min(shares) == 1
+        f"at 2^20 and 2^24 {spread(shares, 3, 100)} % of steps are skipped",
+        min(shares) == 1,
     )
 
 
@@ -477,7 +520,9 @@ NEAR = ("G=5", "G=20", "G=2000", "G=10 a=0.5 b=0.5", "G=5 a=0.25 b=0.25", "G=20 
 )
 def rules_loss(run: Result) -> Finding:
     more = {name: q.more_loss(run, name) for name in NEAR}
-    name, nearest = max(more.items(), key=lambda item: abs(item[1].mean()) / q.half_width(item[1]))
+    name, nearest = max(
+        more.items(), key=lambda item: abs(item[1].mean()) / q.half_width(item[1])
+    )
     now = f"furthest from it {name}, by {nearest.mean():.3f} +- {q.half_width(nearest):.3f}"
     return Finding(
         f"{now} nats",
@@ -495,7 +540,9 @@ def rules_start(run: Result) -> Finding:
     arm = run.arm("G=200 from 2^0")
     more = q.more_loss(run, arm.name)
     now = f"{arm.known('left_plateau')} of {len(arm)}, {more.mean():+.3f} +- {q.half_width(more):.3f} nats"
-    return Finding(now, arm.known("left_plateau") <= 2, more.mean() > q.half_width(more))
+    return Finding(
+        now, arm.known("left_plateau") <= 2, more.mean() > q.half_width(more)
+    )
 
 
 RATES = ("0.02", "0.03", "0.035", "0.04", "0.05")
@@ -506,7 +553,9 @@ RATES = ("0.02", "0.03", "0.035", "0.04", "0.05")
        "seeds at .05")  # fmt: skip
 def crash_counts(run: Result) -> Finding:
     counts = {rate: run.arm(f"fp16 lr={rate}").known("crash_step") for rate in RATES}
-    now = ", ".join(f"lr {rate}: {count} of {len(run.seeds)}" for rate, count in counts.items())
+    now = ", ".join(
+        f"lr {rate}: {count} of {len(run.seeds)}" for rate, count in counts.items()
+    )
     return Finding(now, counts["0.02"] == 0, counts["0.05"] == len(run.seeds))
 
 
@@ -519,11 +568,18 @@ def crash_float32(run: Result) -> Finding:
 @claim("storm", "overflow_storm",
        "Bad batches at a rate above ln2/G lower the scale until these runs end")  # fmt: skip
 def storm(run: Result) -> Finding:
-    ends = {rate: q.last_scales(run.arm(f"storm {rate}")) for rate in ("0.5", "0.8", "1.25", "2")}
-    moved = {rate: [log2(scale) - 16 for scale in scales] for rate, scales in ends.items()}
+    ends = {
+        rate: q.last_scales(run.arm(f"storm {rate}"))
+        for rate in ("0.5", "0.8", "1.25", "2")
+    }
+    moved = {
+        rate: [log2(scale) - 16 for scale in scales] for rate, scales in ends.items()
+    }
     lost = run.arm("storm 2").min("test_loss")
     return Finding(
-        "; ".join(f"{rate} of it: {spread(bits, 2)} bits" for rate, bits in moved.items()),
+        "; ".join(
+            f"{rate} of it: {spread(bits, 2)} bits" for rate, bits in moved.items()
+        ),
         min(moved["0.5"]) > -8,
         fmean(moved["0.8"]) > -4,
         max(moved["1.25"]) < 0,
@@ -541,7 +597,8 @@ def storm(run: Result) -> Finding:
 )
 def bench_margin(run: Result) -> Finding:
     margin, default = (
-        fmean(q.policy_scores(run, name, "unused")) for name in ("Headroom 1 bit", "Rule G=2000")
+        fmean(q.policy_scores(run, name, "unused"))
+        for name in ("Headroom 1 bit", "Rule G=2000")
     )
     return Finding(f"{margin:.2f} bits, torch's {default:.2f}", margin <= default)
 
@@ -592,7 +649,10 @@ def public_loops_are_wrong(run: Result) -> Finding:
     "parameters advance in a skipped step",
 )
 def public_schedules_go_on(run: Result) -> Finding:
-    schedules, averages = q.census(run, "of", "schedule"), q.census(run, "of", "average")
+    schedules, averages = (
+        q.census(run, "of", "schedule"),
+        q.census(run, "of", "average"),
+    )
     now = f"schedules {schedules[0]} of {schedules[1]}, averages {averages[0]} of {averages[1]}"
     return Finding(now, q.wilson(*schedules)[0] > 0.7, q.wilson(*averages)[0] > 0.9)
 
@@ -616,7 +676,11 @@ def emulation_overflows_alike(run: Result) -> Finding:
 )
 def emulation_scales_alike(run: Result) -> Finding:
     means = [
-        fmean(x for arm in arms[:-1] for x in q.against_cpu(run, *arm, column="log2_scale"))
+        fmean(
+            x
+            for arm in arms[:-1]
+            for x in q.against_cpu(run, *arm, column="log2_scale")
+        )
         for arms in q.emulations(run, last="residual12")
     ]
     return Finding(spread(means, 2) + " bits", max(map(abs, means)) < 0.1)
@@ -630,7 +694,13 @@ def emulation_scales_alike(run: Result) -> Finding:
 )
 def emulation_crashes_elsewhere(run: Result) -> Finding:
     cpu = run.arm("residual12, cpu, cpu").column("crash_step")
-    others = [run.arm(", ".join(arms[-1])) for arms in q.emulations(run, last="residual12")]
-    pairs = [pair for arm in others for pair in zip(arm.column("crash_step"), cpu, strict=True)]
+    others = [
+        run.arm(", ".join(arms[-1])) for arms in q.emulations(run, last="residual12")
+    ]
+    pairs = [
+        pair
+        for arm in others
+        for pair in zip(arm.column("crash_step"), cpu, strict=True)
+    ]
     moved = sum(here != there for here, there in pairs)
     return Finding(f"{moved} of {len(pairs)} runs", moved > len(pairs) / 2)

@@ -1,8 +1,8 @@
 """Of the loss scalers that were checked, only `ampsim.torch.GradScaler` fails no check.
 
 A number counts failed checks, by what the failure does to training. A documented difference at the
-ends of float32 counts as failed, and so does a Python float without a bound, which leaves the range of
-float32. A star: parts of the package were replaced by stubs.
+ends of float32 counts as failed, and so does a Python float without a bound, which leaves the range
+of float32. A star: parts of the package were replaced by stubs.
 
 Each scaler ran as installed. `make frameworks` runs the live scalers again. The results of the
 other scalers are recorded with their version and date. [`conformance.html`](conformance.html) has
@@ -47,7 +47,9 @@ def plot(run: Result) -> Figure:
     rows = sorted(adapters, key=lambda adapter: rank(adapter, columns.values()))
     figure = _style.new_figure(_style.ONE_COLUMN, 1.6 + ROW * len(rows))
     axes = figure.subplots()
-    heights = [y + GAP * adapter["arm"].startswith(OURS) for y, adapter in enumerate(rows)]
+    heights = [
+        y + GAP * adapter["arm"].startswith(OURS) for y, adapter in enumerate(rows)
+    ]
     for y, adapter in zip(heights, rows, strict=True):
         for x, checks in enumerate(columns.values()):
             draw_cell(axes, x, y, *cell(adapter, checks))
@@ -57,7 +59,10 @@ def plot(run: Result) -> Figure:
     axes.set_yticks(heights, [title(adapter) for adapter in rows])
     axes.tick_params(length=0, pad=1)
     axes.spines[:].set_visible(False)
-    keys = [Rectangle((0, 0), 1, 1, color=color, label=text) for color, text in LEGEND.items()]
+    keys = [
+        Rectangle((0, 0), 1, 1, color=color, label=text)
+        for color, text in LEGEND.items()
+    ]
     figure.legend(handles=keys, loc="outside lower left", ncols=2)
     return figure
 
@@ -75,7 +80,9 @@ def severities(run: Result) -> dict[str, set[str]]:
     }
 
 
-def rank(adapter: Mapping[str, Any], columns: Collection[Collection[str]]) -> tuple[Any, ...]:
+def rank(
+    adapter: Mapping[str, Any], columns: Collection[Collection[str]]
+) -> tuple[Any, ...]:
     """Return the key of the order of rows: most failed checks first, by severity; ampsim last."""
     failed = q.failed_checks(adapter)
     counts = [-len(failed & set(checks)) for checks in columns]

@@ -1,4 +1,6 @@
-"""The page `conformance.html`: outcomes of checks by adapter, with a minimal overflow sequence per cell."""
+"""The page `conformance.html`: outcomes of checks by adapter, with a minimal overflow sequence per
+cell.
+"""
 
 import math
 import re
@@ -33,7 +35,8 @@ def page(run: Result) -> str:
         "checks": checks,
         **promises,
         "adapters": [
-            {name: plain(in_words(adapter).get(name)) for name in KEPT} for adapter in rows
+            {name: plain(in_words(adapter).get(name)) for name in KEPT}
+            for adapter in rows
         ],
     }
     body = f"<style>{_text('conformance_page.css')}</style>\n{_text('conformance_page.html')}"
@@ -45,11 +48,16 @@ def in_words(adapter: Mapping[str, Any]) -> Mapping[str, Any]:
     drift = adapter.get("drift")
     if not drift or not drift.get("first"):
         return adapter
-    settings, history, said = re.fullmatch(r"\{(.*)\} (\S+): (.*)", drift["first"]).groups()  # type: ignore[union-attr]
+    settings, history, said = re.fullmatch(
+        r"\{(.*)\} (\S+): (.*)", drift["first"]
+    ).groups()  # type: ignore[union-attr]
     settings = re.sub(r"'(\w+)': ", r"\1 = ", settings)
     return {
         **adapter,
-        "drift": {**drift, "first": f"with {settings}, after {history} (x is an overflow): {said}"},
+        "drift": {
+            **drift,
+            "first": f"with {settings}, after {history} (x is an overflow): {said}",
+        },
     }
 
 
@@ -59,7 +67,9 @@ def plain(value: Any) -> Any:
         return {name: plain(each) for name, each in value.items()}
     if isinstance(value, list):
         return [plain(each) for each in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+    return (
+        str(value) if isinstance(value, float) and not math.isfinite(value) else value
+    )
 
 
 def _text(name: str) -> str:

@@ -67,7 +67,9 @@ def draw_trajectories(figure: SubFigure, run: Result) -> None:
     grid = figure.subplots(-(-len(shown) // COLUMNS), COLUMNS, squeeze=False).flat
     for axes, (title, row, points) in zip(grid, shown, strict=False):
         draw_trajectory(axes, row, points)
-        axes.set_title(f"{title}\n{name_of(row)}", fontsize=7, fontweight="normal", pad=3)
+        axes.set_title(
+            f"{title}\n{name_of(row)}", fontsize=7, fontweight="normal", pad=3
+        )
     figure.supxlabel("step", fontsize=7.5)
     figure.supylabel("loss scale", fontsize=7.5)
     figure.suptitle("a  Public runs", x=0.01, ha="left", fontsize=8, fontweight="bold")
@@ -76,7 +78,9 @@ def draw_trajectories(figure: SubFigure, run: Result) -> None:
 def runs_of(run: Result, arm: str, most: int) -> list[tuple[Record, Sequence[Any]]]:
     """Return the shown runs of a program with their points, those with the most moves first."""
     record = run.arm(arm).first
-    return [(record["runs"][each["run"]], each["points"]) for each in record["shown"][:most]]
+    return [
+        (record["runs"][each["run"]], each["points"]) for each in record["shown"][:most]
+    ]
 
 
 def name_of(row: Mapping[str, Any]) -> str:

@@ -1,4 +1,6 @@
-"""Quantities that claims and numbers use and that are not a plain column of a data file, with definitions."""
+"""Quantities that claims and numbers use and that are not a plain column of a data file, with
+definitions.
+"""
 
 import itertools
 import operator
@@ -22,16 +24,25 @@ from figures.results import ArmRecords, Result
 
 INTERVALS = (5, 10, 20, 50, 100)  # of theory_real, whose records leave the warm-up out
 STUDENT = dict(
-    zip(range(2, 11), (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262), strict=True)
+    zip(
+        range(2, 11),
+        (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262),
+        strict=True,
+    )
 )
 # by sample: the 97.5 % quantile of Student's t
 UNBOUNDED = "scale_is_never_infinite"
 BROKEN = ("failed",)  # of the conformance table's outcomes
 
 
-def apart(run: Result, arms: Sequence[str], reference: str, column: str = "test_loss") -> float:
+def apart(
+    run: Result, arms: Sequence[str], reference: str, column: str = "test_loss"
+) -> float:
     """Return the largest distance of the arms' means from that of the reference."""
-    return max(abs(run.arm(name).mean(column) - run.arm(reference).mean(column)) for name in arms)
+    return max(
+        abs(run.arm(name).mean(column) - run.arm(reference).mean(column))
+        for name in arms
+    )
 
 
 def total(run: Result, prefix: str, column: str) -> int:
@@ -42,7 +53,9 @@ def total(run: Result, prefix: str, column: str) -> int:
     """
     found = [arm for name, arm in run.arms.items() if name.startswith(prefix)]
     if not found:
-        raise KeyError(f"{run.path}: expected arms {prefix!r}..., among {', '.join(run.arms)}")
+        raise KeyError(
+            f"{run.path}: expected arms {prefix!r}..., among {', '.join(run.arms)}"
+        )
     return sum(sum(arm.column(column)) for arm in found)
 
 
@@ -50,7 +63,9 @@ def cuda_runs(run: Result, *, held_out: bool = False) -> list[Record]:
     """Return the public CUDA runs that were developed on, or those that were held out."""
     records = (row for row in run.records if row["settings"]["held_out"] == held_out)
     return [
-        {**each, "program": row["settings"]["program"]} for row in records for each in row["runs"]
+        {**each, "program": row["settings"]["program"]}
+        for row in records
+        for each in row["runs"]
     ]
 
 
@@ -88,8 +103,11 @@ def real_rate(run: Result, interval: int) -> float:
     return run.arm(f"G={interval}").mean("skipped") / real_steps(run)
 
 
-def real_z(run: Result, interval: int, thresholds: str = "", *, bound: bool = False) -> float:
-    """Return by how many standard deviations more steps were skipped than T3 says, or with `bound` than T1 allows.
+def real_z(
+    run: Result, interval: int, thresholds: str = "", *, bound: bool = False
+) -> float:
+    """Return by how many standard deviations more steps were skipped than T3 says, or with `bound`
+    than T1 allows.
 
     Each seed has a distribution of its own thresholds; their skips and variances add up.
     """
@@ -97,16 +115,20 @@ def real_z(run: Result, interval: int, thresholds: str = "", *, bound: bool = Fa
 
 
 def real_level_z(run: Result, interval: int) -> float:
-    """Return by how many standard deviations the mean log2 scale lies above T3's, seed by seed as `real_z` does."""
+    """Return by how many standard deviations the mean log2 scale lies above T3's, seed by seed as
+    `real_z` does.
+    """
     return _together(levels_above(run, interval))
 
 
 def skips_above(
     run: Result, interval: int, thresholds: str = "", *, bound: bool = False
 ) -> list[tuple[float, float]]:
-    """Return per seed how many more steps were skipped than the distribution says, and their standard deviation.
+    """Return per seed how many more steps were skipped than the distribution says, and their
+    standard deviation.
 
-    The deviation is that of the machine under independent thresholds of T3's distribution, in runs of this length.
+    The deviation is that of the machine under independent thresholds of T3's distribution, in runs
+    of this length.
     """
     steps, limit = real_steps(run), skip_rate(Rule(growth_interval=interval))
     distributions = per_seed(run.arm(thresholds or f"G={interval}"), "thresholds")
@@ -122,7 +144,9 @@ def skips_above(
 
 
 def levels_above(run: Result, interval: int) -> list[tuple[float, float]]:
-    """Return per seed by how many bits the mean log2 scale lies above T3's, and its standard deviation."""
+    """Return per seed by how many bits the mean log2 scale lies above T3's, and its standard
+    deviation.
+    """
     arm, steps = run.arm(f"G={interval}"), real_steps(run)
     return [
         (
@@ -136,17 +160,22 @@ def levels_above(run: Result, interval: int) -> list[tuple[float, float]]:
 
 
 def _together(seeds: Sequence[tuple[float, float]]) -> float:
-    return sum(more for more, _ in seeds) / hypot(*(deviation for _, deviation in seeds))
+    return sum(more for more, _ in seeds) / hypot(
+        *(deviation for _, deviation in seeds)
+    )
 
 
 def forecast_error(run: Result, interval: int) -> float:
-    """Return by how much more steps were skipped than T3 predicts from the float32 runs' first thresholds, over that.
+    """Return by how much more steps were skipped than T3 predicts from the float32 runs' first
+    thresholds, over that.
 
     The steps that are counted come after those that the forecast saw.
     """
     arm, prefix = run.arm(f"G={interval}"), run.config["prefix"]
     steps = (real_steps(run) - prefix) * len(run.seeds)
-    seen = Counter(level for row in run.arm("fp32") for level in in_order(row)[:prefix].tolist())
+    seen = Counter(
+        level for row in run.arm("fp32") for level in in_order(row)[:prefix].tolist()
+    )
     expected = t3(seen, interval)[0] * steps
     return float(sum(arm.column("later_skipped")) / expected - 1)
 
@@ -155,7 +184,9 @@ def forecast_error(run: Result, interval: int) -> float:
 def _scatter(
     thresholds: tuple[tuple[int, int], ...], interval: int, steps: int, runs: int = 200
 ) -> tuple[float, float]:
-    """Return the standard deviations of skipped steps and mean log2 scale of `runs` of `steps`, one after another."""
+    """Return the standard deviations of skipped steps and mean log2 scale of `runs` of `steps`, one
+    after another.
+    """
     levels, weights = np.array(thresholds, dtype=np.float64).T
     drawn = np.random.default_rng(0).choice(
         levels, size=(runs + 1) * steps, p=weights / weights.sum()
@@ -164,14 +195,16 @@ def _scatter(
     played = replay_thresholds(rule, np.exp2(drawn))
     skipped = np.bincount(played.skipped // steps, minlength=runs + 1)
     levels = np.log2(played.scales()).reshape(runs + 1, steps).mean(axis=1)
-    return float(skipped[1:].std(ddof=1)), float(levels[1:].std(ddof=1))  # the first run settles
+    return float(skipped[1:].std(ddof=1)), float(
+        levels[1:].std(ddof=1)
+    )  # the first run settles
 
 
 def adapters(run: Result) -> list[Record]:
     """Return the scalers of the conformance table.
 
-    A scale that is a Python float without a bound is never infinite, so it passes the check of that.
-    But it leaves float32's range, and a float32 loss times it is infinite: here it fails.
+    A scale that is a Python float without a bound is never infinite, so it passes the check of
+    that. But it leaves float32's range, and a float32 loss times it is infinite: here it fails.
     """
     failed = {
         "outcome": "failed",
@@ -180,13 +213,17 @@ def adapters(run: Result) -> list[Record]:
     }
     rows = [row for row in run.records if row["arm"] != "checks"]
     return [
-        {**row, "checks": {**row["checks"], UNBOUNDED: failed}} if leaves_float32(row) else row
+        {**row, "checks": {**row["checks"], UNBOUNDED: failed}}
+        if leaves_float32(row)
+        else row
         for row in rows
     ]
 
 
 def leaves_float32(adapter: Mapping[str, Any]) -> bool:
-    """Return whether the dialect, which a scaler equals on all sequences, is a float64 without a bound."""
+    """Return whether the dialect, which a scaler equals on all sequences, is a float64 without a
+    bound.
+    """
     if adapter["dialect"] not in dialects.ALL or not adapter["drift"]:
         return False
     rule = dialects.ALL[adapter["dialect"]].rule
@@ -196,7 +233,11 @@ def leaves_float32(adapter: Mapping[str, Any]) -> bool:
 
 def failed_checks(framework: Mapping[str, Any]) -> set[str]:
     """Return the checks that a scaler of the conformance table fails."""
-    return {check for check, found in framework["checks"].items() if found["outcome"] in BROKEN}
+    return {
+        check
+        for check, found in framework["checks"].items()
+        if found["outcome"] in BROKEN
+    }
 
 
 def ends(run: Result) -> set[str]:
@@ -205,13 +246,17 @@ def ends(run: Result) -> set[str]:
 
 
 def rank_cells(run: Result, scaler: str) -> list[dict[str, Any]]:
-    """Return the cells of a scaler, each with the results of both `ranks` and the `outcome` in words.
+    """Return the cells of a scaler, each with the results of both `ranks` and the `outcome` in
+    words.
 
     Cells are excluded if the optimizer cannot step such parameters even without a scaler.
     """
     names = ("raised", "error", "moved", "finite", "counted", "scale")
     cells = [
-        {**cell, "ranks": [dict(zip(names, seen, strict=True)) for seen in cell["ranks"]]}
+        {
+            **cell,
+            "ranks": [dict(zip(names, seen, strict=True)) for seen in cell["ranks"]],
+        }
         for cell in run.records[0]["cells"]
     ]
     way = operator.itemgetter("cut", "optimizer", "loop")
@@ -220,18 +265,24 @@ def rank_cells(run: Result, scaler: str) -> list[dict[str, Any]]:
         for cell in cells
         if cell["scaler"] == "none" and any(rank["raised"] for rank in cell["ranks"])
     }
-    asked = (cell for cell in cells if cell["scaler"] == scaler and way(cell) not in refused)
+    asked = (
+        cell for cell in cells if cell["scaler"] == scaler and way(cell) not in refused
+    )
     return [
-        {**cell, "outcome": rank_outcome(cell["ranks"], overflow=cell["overflow"] != "none")}
+        {
+            **cell,
+            "outcome": rank_outcome(cell["ranks"], overflow=cell["overflow"] != "none"),
+        }
         for cell in asked
     ]
 
 
 def rank_outcome(ranks: Sequence[Mapping[str, Any]], *, overflow: bool) -> str:
-    """Return the outcome of the ranks: "right", "parted", "infinite", "raised", or "raised infinite".
+    """Return the outcome of the ranks: "right", "parted", "infinite", "raised", or "raised
+    infinite".
 
-    "right": all ranks step without an overflow, and all skip with one. "raised infinite": the call that
-    raised has made a parameter infinite.
+    "right": all ranks step without an overflow, and all skip with one. "raised infinite": the call
+    that raised has made a parameter infinite.
     """
     finite = all(rank["finite"] for rank in ranks)
     if any(rank["raised"] for rank in ranks):
@@ -259,7 +310,10 @@ def rank_wrong(run: Result, scaler: str, outcome: str = "") -> list[dict[str, An
 def rank_runs(run: Result, scaler: str) -> list[list[dict[str, Any]]]:
     """Return the columns of each rank, per seed and way to train."""
     return [
-        each["ranks"] for row in run.records for each in row["runs"] if each["scaler"] == scaler
+        each["ranks"]
+        for row in run.records
+        for each in row["runs"]
+        if each["scaler"] == scaler
     ]
 
 
@@ -285,7 +339,9 @@ def t3(thresholds: Mapping[int, int], interval: int) -> tuple[float, float]:
 
 
 def t3_rate(run: Result, interval: int, thresholds: str) -> float:
-    """Return T3's skip rate from the thresholds of an arm, the run's own or float32's: the mean over seeds."""
+    """Return T3's skip rate from the thresholds of an arm, the run's own or float32's: the mean
+    over seeds.
+    """
     return fmean(
         t3(distribution, interval)[0]
         for distribution in per_seed(run.arm(thresholds), "thresholds")
@@ -330,7 +386,8 @@ def correlation(row: Mapping[str, Any]) -> float:
 
 
 class OrderEffect(NamedTuple):
-    """By how much the order of the thresholds raises the mean log2 scale, compared with shuffled thresholds.
+    """By how much the order of the thresholds raises the mean log2 scale, compared with shuffled
+    thresholds.
 
     Attributes:
         bits: mean over the shuffles.
@@ -342,7 +399,8 @@ class OrderEffect(NamedTuple):
 
 
 def order_effect(run: Result, interval: int, shuffles: int = 100) -> OrderEffect:
-    """Replay torch's rule over the float32 runs' thresholds, in order and shuffled, and average over the seeds.
+    """Replay torch's rule over the float32 runs' thresholds, in order and shuffled, and average
+    over the seeds.
 
     No loss scale has influenced these thresholds, so a difference is due to their order alone.
     """
@@ -355,34 +413,43 @@ def order_effect(run: Result, interval: int, shuffles: int = 100) -> OrderEffect
 
     ordered = fmean(map(mean_level, traces))
     shuffled = [
-        fmean(mean_level(generator.permutation(t)) for t in traces) for _ in range(shuffles)
+        fmean(mean_level(generator.permutation(t)) for t in traces)
+        for _ in range(shuffles)
     ]
     return OrderEffect(ordered - fmean(shuffled), float(np.std(shuffled, ddof=1)))
 
 
 def at_share(run: Result, name: str, point: int) -> list[float]:
-    """Return what became of the transformer's gradient at scale 2^-14, a share of 2^22 tokens, per seed."""
+    """Return what became of the transformer's gradient at scale 2^-14, a share of 2^22 tokens, per
+    seed.
+    """
     return [row[name][point][row["log2_scales"].index(-14)] for row in run.arm("gpt")]
 
 
 def lower_scale_costs(run: Result, bits: int) -> list[tuple[float, float]]:
-    """Return what a loss scale some bits below the largest that fits costs, per network, seed, and snapshot.
+    """Return what a loss scale some bits below the largest that fits costs, per network, seed, and
+    snapshot.
 
     Args:
         run: `gradient_histogram`.
         bits: Of the loss scale, a multiple of the step between two scales of the data.
 
     Returns:
-        Pairs: how much more of the gradient's elements is zero, as a share, and how much the error of the
-        gradient grows, as a share of the true gradient's norm. Both are of backward passes in fp16.
+        Pairs: how much more of the gradient's elements is zero, as a share, and how much the error
+        of the gradient grows, as a share of the true gradient's norm. Both are of backward passes
+        in fp16.
     """
     costs = []
     for row in run.records:
         below = bits // (row["log2_scales"][1] - row["log2_scales"][0])
         for snapshot, overflowed in enumerate(row["real_overflowed"]):
             top = max(i for i, share in enumerate(overflowed) if share == 0)
-            flushed, error = (row[name][snapshot] for name in ("real_flushed", "real_error"))
-            costs.append((flushed[top - below] - flushed[top], error[top - below] - error[top]))
+            flushed, error = (
+                row[name][snapshot] for name in ("real_flushed", "real_error")
+            )
+            costs.append(
+                (flushed[top - below] - flushed[top], error[top - below] - error[top])
+            )
     return costs
 
 
@@ -393,7 +460,9 @@ def gpt_apart(run: Result) -> float:
 
 
 def more_loss(run: Result, arm: str) -> NDArray[np.float64]:
-    """Return how much higher the loss ends than in float32, per seed; a seed has the same weights and batches."""
+    """Return how much higher the loss ends than in float32, per seed; a seed has the same weights
+    and batches.
+    """
     return run.arm(arm).numbers("final_loss") - run.arm("fp32").numbers("final_loss")
 
 
@@ -414,12 +483,18 @@ def wilson(found: int, asked: int) -> tuple[float, float]:
         return 0.0, 1.0
     z, share = 1.959964, found / asked
     middle = (share + z * z / (2 * asked)) / (1 + z * z / asked)
-    half = z / (1 + z * z / asked) * sqrt(share * (1 - share) / asked + (z / (2 * asked)) ** 2)
+    half = (
+        z
+        / (1 + z * z / asked)
+        * sqrt(share * (1 - share) / asked + (z / (2 * asked)) ** 2)
+    )
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def census(run: Result, *path: str) -> tuple[int, int]:
-    """Return how many loops of the census fail, and how many have the feature: ``wrong``, ``checks``, ``of``."""
+    """Return how many loops of the census fail, and how many have the feature: ``wrong``,
+    ``checks``, ``of``.
+    """
     found = asked = 0
     for row in run.records:
         told = row
@@ -431,11 +506,17 @@ def census(run: Result, *path: str) -> tuple[int, int]:
 
 
 def emulations(run: Result, last: str = "vit") -> list[list[tuple[str, str, str]]]:
-    """Return the arms' (task, operators, arithmetic) by emulated device, the task `last` at the end."""
+    """Return the arms' (task, operators, arithmetic) by emulated device, the task `last` at the
+    end.
+    """
     by_device: dict[tuple[str, str], list[tuple[str, str, str]]] = {}
     for arm in run.arms.values():
-        task, *device = (arm.settings[name] for name in ("task", "operators", "arithmetic"))
-        by_device.setdefault((device[0], device[1]), []).append((task, device[0], device[1]))
+        task, *device = (
+            arm.settings[name] for name in ("task", "operators", "arithmetic")
+        )
+        by_device.setdefault((device[0], device[1]), []).append(
+            (task, device[0], device[1])
+        )
     del by_device["cpu", "cpu"]
     return [sorted(arms, key=lambda arm: arm[0] == last) for arms in by_device.values()]
 
@@ -454,7 +535,9 @@ def differing(run: Result, task: str, operators: str, arithmetic: str) -> float:
 def against_cpu(
     run: Result, task: str, operators: str, arithmetic: str, *, column: str
 ) -> list[float]:
-    """Return an emulated run's skips, or its mean log2 scale, minus those of the CPU's run, by seed."""
+    """Return an emulated run's skips, or its mean log2 scale, minus those of the CPU's run, by
+    seed.
+    """
     arms = run.arm(f"{task}, {operators}, {arithmetic}"), run.arm(f"{task}, cpu, cpu")
     if column == "skips":
         own, cpu = (np.array(arm.skips(), dtype=np.float64) for arm in arms)

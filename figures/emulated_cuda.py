@@ -1,8 +1,8 @@
 """CUDA's autocast lists and matrix units change rounding, and hardly ever whether a step overflows.
 
-Their effect on loss scaling is emulated on a CPU. a, b: at equal weights. c, d: each run minus the run
-with the CPU's lists and sums. A color is a model, and a dot of c and d is a seed. No CUDA device
-computed these numbers.
+Their effect on loss scaling is emulated on a CPU. a, b: at equal weights. c, d: each run minus the
+run with the CPU's lists and sums. A color is a model, and a dot of c and d is a seed. No CUDA
+device computed these numbers.
 """
 
 from collections.abc import Callable, Sequence
@@ -55,7 +55,9 @@ def plot(run: Result) -> Figure:
 
 def rows(run: Result) -> list[tuple[str, str]]:
     """Return operators and arithmetic of each row, in the order of the file."""
-    return [(operators, arithmetic) for (_, operators, arithmetic), *_ in q.emulations(run)]
+    return [
+        (operators, arithmetic) for (_, operators, arithmetic), *_ in q.emulations(run)
+    ]
 
 
 def finite(run: Result, arm: tuple[str, str, str]) -> Array:
@@ -69,9 +71,13 @@ def draw(axes: Axes, run: Result, value: Callable[[str, str, str], object]) -> N
     for place, (task, color) in enumerate(COLOR.items()):
         for row, (operators, arithmetic) in enumerate(rows(run)):
             arms = {f"{task}, {operators}, {arithmetic}", f"{task}, cpu, cpu"}
-            if not arms <= run.arms.keys():  # nothing to draw, or nothing to compare with
+            if (
+                not arms <= run.arms.keys()
+            ):  # nothing to draw, or nothing to compare with
                 continue
-            values = np.atleast_1d(np.asarray(value(task, operators, arithmetic), np.float64))
+            values = np.atleast_1d(
+                np.asarray(value(task, operators, arithmetic), np.float64)
+            )
             height = row + 0.11 * (place - 2.5)
             label = task if row == 0 else None
             axes.plot(

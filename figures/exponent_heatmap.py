@@ -1,7 +1,7 @@
 """The loss scale moves the representable range of fp16 over the gradients of a run.
 
-Gradients are counted by binade. Blue elements are kept; red elements are lost. In d, the range leaves
-the binades that are shown.
+Gradients are counted by binade. Blue elements are kept; red elements are lost. In d, the range
+leaves the binades that are shown.
 """
 
 import math
@@ -21,7 +21,10 @@ from figures.results import ArmRecords, Result
 
 DATA = ("exponent_heatmap",)
 # log2 of the edges of the representable range at scale 1
-FLUSHED, NORMAL = math.log2(FP16.smallest_subnormal / 2), math.log2(FP16.smallest_normal)
+FLUSHED, NORMAL = (
+    math.log2(FP16.smallest_subnormal / 2),
+    math.log2(FP16.smallest_normal),
+)
 OVERFLOWED = math.log2(FP16.overflow_threshold)
 SHARES = LogNorm(1e-5, 0.3)  # of the elements, a binade
 INSIDE, OUTSIDE = colormaps["Blues"], colormaps["Reds"]
@@ -64,7 +67,9 @@ def plot(run: Result) -> Figure:
         _style.label_panel(heat, letter, panel.title)
         heat.set_ylabel("magnitude |g|")
         strip.set(xlabel="step", ylabel="lost (%)")
-    draw_bar(figure.add_subplot(halves[1].subgridspec(1, 3, width_ratios=(0.75, 2, 0.75))[1]))
+    draw_bar(
+        figure.add_subplot(halves[1].subgridspec(1, 3, width_ratios=(0.75, 2, 0.75))[1])
+    )
     name_parts(figure.axes, crash=last_streak(drawn))
     return figure
 
@@ -80,7 +85,8 @@ def shares(record: Record, exponents: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def picture(record: Record, exponents: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return RGBA, (exponents, samples, 4): darker with more elements; blue in range, red out of range.
+    """Return RGBA, (exponents, samples, 4): darker with more elements; blue in range, red out of
+    range.
 
     Scales are powers of two, so the edges of the range lie between binades (65520 is 2^15.9997).
     """
@@ -98,7 +104,11 @@ def picture(record: Record, exponents: NDArray[np.int64]) -> NDArray[np.float64]
 def log2_scales(record: Record) -> NDArray[np.float64]:
     """Return log2 of the scale of every optimizer step, (steps,)."""
     return np.asarray(
-        np.log2(results.in_force(record["scale_changes"], record["every"] * len(record["lost"])))
+        np.log2(
+            results.in_force(
+                record["scale_changes"], record["every"] * len(record["lost"])
+            )
+        )
     )
 
 
@@ -112,7 +122,15 @@ def draw_heat(axes: Axes, panel: Panel, record: Record) -> None:
         (OVERFLOWED, "overflowed", panel.top),
     ):
         shaded = np.clip(limit - log2, panel.bottom, panel.top)
-        axes.stairs(shaded, edges, baseline=beyond, fill=True, color=SHADE, linewidth=0, zorder=0)
+        axes.stairs(
+            shaded,
+            edges,
+            baseline=beyond,
+            fill=True,
+            color=SHADE,
+            linewidth=0,
+            zorder=0,
+        )
         axes.stairs(
             limit - log2,
             edges,
@@ -169,7 +187,11 @@ def draw_bar(axes: Axes) -> None:
     low, high = (math.log10(x or 1.0) for x in (SHARES.vmin, SHARES.vmax))
     image = np.concatenate([OUTSIDE(levels), INSIDE(levels)])
     axes.imshow(
-        image, origin="lower", aspect="auto", extent=(low, high, 0, 2), interpolation="none"
+        image,
+        origin="lower",
+        aspect="auto",
+        extent=(low, high, 0, 2),
+        interpolation="none",
     )
     axes.set_xticks(range(-5, 0), [_style.power_of_ten(k) for k in range(-5, 0)])
     axes.set_yticks([1], ["in range\nout of range"], linespacing=0.95)
@@ -178,10 +200,17 @@ def draw_bar(axes: Axes) -> None:
 
 
 def name_parts(axes: list[Axes], crash: int) -> None:
-    """Write their names into the parts; `crash` is the step of panel d from which on all are skipped."""
+    """Write their names into the parts; `crash` is the step of panel d from which on all are
+    skipped.
+    """
     a, _, b, _, c, strip_c, d, _ = axes[:8]
     grey: dict[str, Any] = {"color": _style.GREY, "va": "center", "fontsize": 7}
-    bold: dict[str, Any] = {"fontsize": 7.5, "weight": "bold", "ha": "center", "va": "center"}
+    bold: dict[str, Any] = {
+        "fontsize": 7.5,
+        "weight": "bold",
+        "ha": "center",
+        "va": "center",
+    }
     a.text(192, 2, "representable in fp16", ha="center", va="center")
     for panel, x, y, text, color in (
         (a, 60, -8, "KEPT", INSIDE(0.8)), (a, 60, -34, "LOST", "white"), (b, 330, -29, "KEPT", "white"),
@@ -208,7 +237,11 @@ def name_parts(axes: list[Axes], crash: int) -> None:
         strip_c.lines[2],
         strip_c.lines[1],
     ]  # this strip is empty: nothing is lost
-    names = ("zero after the fp16 backward pass", "zero after one rounding", "inf or NaN")
+    names = (
+        "zero after the fp16 backward pass",
+        "zero after one rounding",
+        "inf or NaN",
+    )
     strip_c.legend(
         handles,
         names,

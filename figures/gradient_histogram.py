@@ -57,7 +57,8 @@ def plot(run: Result) -> Figure:
     figure = _style.new_figure(_style.TWO_COLUMNS, 5.9)
     grid = figure.add_gridspec(2, len(PANELS), height_ratios=(3.9, 1.5))
     axes = [
-        [figure.add_subplot(grid[row, column]) for column in range(len(PANELS))] for row in range(2)
+        [figure.add_subplot(grid[row, column]) for column in range(len(PANELS))]
+        for row in range(2)
     ]
     for (ridges, errors), panel, letter in zip(
         zip(*axes, strict=True), PANELS, "abcd", strict=True
@@ -74,7 +75,9 @@ def plot(run: Result) -> Figure:
 
 
 def shares(units: ArmRecords, kind: str, layer: int) -> NDArray[np.float64]:
-    """Return the share of a layer's nonzero elements in each binade from `LOWEST` on, after training."""
+    """Return the share of a layer's nonzero elements in each binade from `LOWEST` on, after
+    training.
+    """
     counts = np.zeros(277)
     for unit in units:
         _, *binades = unit[kind][-1][layer]
@@ -84,12 +87,19 @@ def shares(units: ArmRecords, kind: str, layer: int) -> NDArray[np.float64]:
 
 
 def draw_ridges(axes: Axes, units: ArmRecords) -> None:
-    """Draw a line per layer, from the input down to the loss: above it its parameters, below it its activations."""
+    """Draw a line per layer, from the input down to the loss: above it its parameters, below it its
+    activations.
+    """
     names = units.first["layers"]
     exponents = np.arange(LOWEST, HIGHEST)
-    colors = np.array([next(color for high, color in CLASSES if k < high) for k in exponents])
+    colors = np.array(
+        [next(color for high, color in CLASSES if k < high) for k in exponents]
+    )
     for row, name in enumerate(names):
-        for kind, sign, alpha in (("parameters", 0.95, 1.0), ("activations", -0.95, 0.5)):
+        for kind, sign, alpha in (
+            ("parameters", 0.95, 1.0),
+            ("activations", -0.95, 0.5),
+        ):
             heights = sign * shares(units, kind, row) / PEAK
             seen = np.abs(heights) > 1e-3  # less would be ten micrometres high
             axes.bar(exponents[seen], heights[seen], bottom=-row, width=1, align="edge", color=colors[seen],
@@ -132,20 +142,36 @@ def draw_windows(axes: Axes, panel: Panel) -> None:
             high = min(max(edge - shift, low), HIGHEST)
             axes.add_patch(
                 Rectangle(
-                    (low, bottom), high - low, 0.035, color=color, linewidth=0, transform=across
+                    (low, bottom),
+                    high - low,
+                    0.035,
+                    color=color,
+                    linewidth=0,
+                    transform=across,
                 )
             )
             low = high
         words = axes.text(
-            place, bottom + 0.016, f"scale {_style.power_of_two(shift)}", transform=across
+            place,
+            bottom + 0.016,
+            f"scale {_style.power_of_two(shift)}",
+            transform=across,
         )
         words.set(color="white", fontsize=SMALL, ha="center", va="center")
     for edge, _ in CLASSES[:3]:
-        axes.axvline(edge, ymax=0.94, color=_style.GREY, linewidth=0.5, linestyle=DOTTED, zorder=0)
+        axes.axvline(
+            edge,
+            ymax=0.94,
+            color=_style.GREY,
+            linewidth=0.5,
+            linestyle=DOTTED,
+            zorder=0,
+        )
 
 
 def draw_errors(axes: Axes, units: ArmRecords) -> None:
-    """Draw the relative error after training where nothing overflowed: thin lines are seeds, a thick one is their mean.
+    """Draw the relative error after training where nothing overflowed: thin lines are seeds, a
+    thick one is their mean.
 
     The bar says how far the backward pass and one rounding are apart at `BEARABLE`.
     """
@@ -156,15 +182,25 @@ def draw_errors(axes: Axes, units: ArmRecords) -> None:
     ):
         error = np.array([unit[column][-1] for unit in units])
         error[~np.isfinite(error)] = math.nan
-        axes.semilogy(scales, error.T, color=color, linewidth=0.4, alpha=0.5, linestyle=line)
         axes.semilogy(
-            scales, np.exp(np.log(error).mean(axis=0)), color=color, linestyle=line, label=column
+            scales, error.T, color=color, linewidth=0.4, alpha=0.5, linestyle=line
+        )
+        axes.semilogy(
+            scales,
+            np.exp(np.log(error).mean(axis=0)),
+            color=color,
+            linestyle=line,
+            label=column,
         )
         crossings.append(float(np.mean([crossing(scales, row) for row in error])))
     once, real = (
-        line.get_ydata() for line in axes.lines if not str(line.get_label()).startswith("_")
+        line.get_ydata()
+        for line in axes.lines
+        if not str(line.get_label()).startswith("_")
     )
-    axes.fill_between(scales, once, np.maximum(once, real), color=FLUSHED, alpha=0.15, linewidth=0)
+    axes.fill_between(
+        scales, once, np.maximum(once, real), color=FLUSHED, alpha=0.15, linewidth=0
+    )
     if np.isfinite(crossings).all():
         bits = f"{crossings[1] - crossings[0]:.0f} bits"
         axes.plot(
@@ -185,7 +221,9 @@ def draw_errors(axes: Axes, units: ArmRecords) -> None:
 def crossing(scales: NDArray[np.int64], error: NDArray[np.float64]) -> float:
     """Return log2 of the scale at which the error has fallen to `BEARABLE`; NaN if it does not."""
     last = int(np.flatnonzero(error > BEARABLE)[-1:].sum())
-    a, b = (math.log(error[i] / BEARABLE) for i in (last, min(last + 1, len(error) - 1)))
+    a, b = (
+        math.log(error[i] / BEARABLE) for i in (last, min(last + 1, len(error) - 1))
+    )
     return (
         float(scales[last] + (scales[last + 1] - scales[last]) * a / (a - b))
         if b < 0 < a
@@ -209,7 +247,10 @@ def name_parts(axes: Sequence[Sequence[Axes]]) -> None:
             ha=side,
             transform=panel.get_xaxis_transform(),
         )
-    for word, height, side in (("parameters", 0.36, "bottom"), ("activations", -0.1, "top")):
+    for word, height, side in (
+        ("parameters", 0.36, "bottom"),
+        ("activations", -0.1, "top"),
+    ):
         ridges[0].text(
             HIGHEST,
             height,
@@ -224,5 +265,9 @@ def name_parts(axes: Sequence[Sequence[Axes]]) -> None:
     errors[0].text(-35, 2e-3, "rounded\nonce", fontsize=7)
     errors[0].text(-3, 1.3, "fp16\nbackward", color=FLUSHED, fontsize=7, va="center")
     shift, text = PANELS[2].shift, "share of\na global\nbatch"
-    errors[2].axvline(shift, color=_style.GREY, linewidth=0.6, linestyle=DOTTED, zorder=0)
-    errors[2].text(shift - 1, 1.6e-4, text, color=_style.GREY, fontsize=SMALL, ha="right")
+    errors[2].axvline(
+        shift, color=_style.GREY, linewidth=0.6, linestyle=DOTTED, zorder=0
+    )
+    errors[2].text(
+        shift - 1, 1.6e-4, text, color=_style.GREY, fontsize=SMALL, ha="right"
+    )

@@ -1,8 +1,9 @@
-"""Fixed loss scales work on a plateau between two cliffs: gradients underflow, or steps are skipped.
+"""Fixed loss scales work on a plateau between two cliffs: gradients underflow, or steps are
+skipped.
 
-Above, networks trained with one fixed scale each. Below, the test loss minus float32's with the same
-seed, by loss scale. Sum: the loss is summed over the batch. Share: the loss is divided by a large
-global batch; only then does unscaled training of these two networks fail.
+Above, networks trained with one fixed scale each. Below, the test loss minus float32's with the
+same seed, by loss scale. Sum: the loss is summed over the batch. Share: the loss is divided by a
+large global batch; only then does unscaled training of these two networks fail.
 """
 
 import math
@@ -81,7 +82,14 @@ def draw_sweep(axes: Axes, run: Result, column: str) -> None:
     ends = [arm.numbers(column) for arm in arms.values()]
     color = COLOR["fixed"]
     for exponent, losses in zip(arms, ends, strict=True):
-        axes.plot([exponent] * len(losses), losses, "o", color=color, markersize=2.2, alpha=0.6)
+        axes.plot(
+            [exponent] * len(losses),
+            losses,
+            "o",
+            color=color,
+            markersize=2.2,
+            alpha=0.6,
+        )
     means = np.array([losses.mean() for losses in ends])
     axes.plot([*arms], means, color=color, linewidth=1.6, label="mean")
     reference = run.one(dtype="float32").mean(column)
@@ -93,9 +101,14 @@ def draw_sweep(axes: Axes, run: Result, column: str) -> None:
     levels["untrained"] = untrained
     colors = [COLOR.get(level, _style.GREY) for level in levels]
     for level, shade in zip(levels.values(), colors, strict=True):
-        axes.axhline(level, color=shade, linewidth=0.8, linestyle=(0, (2.5, 1.5)), zorder=0)
+        axes.axhline(
+            level, color=shade, linewidth=0.8, linestyle=(0, (2.5, 1.5)), zorder=0
+        )
     _style.name_ends(axes, [*levels.values()], 0.3, levels, colors)
-    draw_plateau(axes, [k for k, mean in zip(arms, means, strict=True) if mean < reference + NEAR])
+    draw_plateau(
+        axes,
+        [k for k, mean in zip(arms, means, strict=True) if mean < reference + NEAR],
+    )
     axes.xaxis.set_major_locator(MultipleLocator(8))
     axes.xaxis.set_major_formatter(lambda exponent, _: _style.power_of_two(exponent))
     axes.set(xlabel="fixed loss scale", ylim=(-0.6, 1.1 * untrained))
@@ -107,9 +120,13 @@ def draw_plateau(axes: Axes, good: list[float]) -> None:
     """Draw below the curve how many bits there are to choose from."""
     if len(good) > 1:
         color = COLOR["fixed"]
-        axes.plot([good[0], good[-1]], [-0.15, -0.15], "|-", color=color, label="plateau")
+        axes.plot(
+            [good[0], good[-1]], [-0.15, -0.15], "|-", color=color, label="plateau"
+        )
         text = f"{good[-1] - good[0]:g} bits"
-        axes.text((good[0] + good[-1]) / 2, -0.22, text, color=color, ha="center", va="top")
+        axes.text(
+            (good[0] + good[-1]) / 2, -0.22, text, color=color, ha="center", va="top"
+        )
 
 
 def references(run: Result, arm: ArmRecords) -> tuple[ArmRecords, ...]:
@@ -126,10 +143,14 @@ def differences(run: Result, arm: ArmRecords) -> Array:
 
 def draw_differences(axes: Axes, run: Result) -> None:
     """Draw a row per arm: a dot per seed, a bar at the mean."""
-    arms = [arm for arm in run.arms.values() if role(arm) != "fp32" and references(run, arm)]
+    arms = [
+        arm for arm in run.arms.values() if role(arm) != "fp32" and references(run, arm)
+    ]
     for y, arm in enumerate(arms):
         values, color = differences(run, arm), COLOR[role(arm)]
-        axes.plot(values, [y] * len(values), "o", color=color, markersize=3, label=arm.name)
+        axes.plot(
+            values, [y] * len(values), "o", color=color, markersize=3, label=arm.name
+        )
         axes.plot([values.mean()] * 2, [y - 0.32, y + 0.32], color=color, linewidth=1.4)
     axes.axvline(0, color=COLOR["fp32"], linewidth=0.6, zorder=0)
     axes.set_xscale("symlog", linthresh=LINEAR)

@@ -37,7 +37,8 @@ def storms(run: Result) -> dict[float, tuple[ArmRecords, str]]:
     by_ratio = sorted(arms, key=lambda arm: arm.settings["ratio"])
     colors = cycle(COLORS)
     return {
-        arm.settings["ratio"]: (arm, color) for arm, color in zip(by_ratio, colors, strict=False)
+        arm.settings["ratio"]: (arm, color)
+        for arm, color in zip(by_ratio, colors, strict=False)
     }
 
 
@@ -63,9 +64,12 @@ def trajectory(record: Record) -> NDArray[np.float64]:
 def half_flushed(run: Result) -> float:
     """Return log2 of the highest scale at which half of a gradient's elements or more were 0."""
     seen = [
-        (trajectory(record)[:: record["every"]], np.array(record["zero"])) for record in run.records
+        (trajectory(record)[:: record["every"]], np.array(record["zero"]))
+        for record in run.records
     ]
-    return float(max(log2[: len(zero)][zero >= 0.5].max(initial=-np.inf) for log2, zero in seen))
+    return float(
+        max(log2[: len(zero)][zero >= 0.5].max(initial=-np.inf) for log2, zero in seen)
+    )
 
 
 def drift(record: Record) -> float:
@@ -77,7 +81,10 @@ def drift(record: Record) -> float:
 def draw_scales(axes: Axes, run: Result) -> None:
     """Draw a line per seed; dashed, T8's drift from the start on."""
     found = storms(run)
-    lines = {ratio: [trajectory(record) for record in arm] for ratio, (arm, _) in found.items()}
+    lines = {
+        ratio: [trajectory(record) for record in arm]
+        for ratio, (arm, _) in found.items()
+    }
     steps = len(lines[max(lines)][0]) - 1
     bottom = min(line.min() for line in lines[max(lines)]) - 12
     axes.axhspan(bottom, half_flushed(run), color="#EFEFEF", linewidth=0, zorder=0)
@@ -92,7 +99,9 @@ def draw_scales(axes: Axes, run: Result) -> None:
                 label=f"{ratio:g}",
             )
         unit = arm.first
-        slope = theory.bad_step_drift(Rule(growth_interval=unit["interval"]), unit["rate"])
+        slope = theory.bad_step_drift(
+            Rule(growth_interval=unit["interval"]), unit["rate"]
+        )
         if slope < 0:
             ends = [line[0], line[0] + slope * steps]
             axes.plot(
@@ -122,7 +131,9 @@ def draw_scales(axes: Axes, run: Result) -> None:
 
 
 def met(record: Record) -> float:
-    """Return the share of steps that were bad in a run, over the critical rate of its growth interval."""
+    """Return the share of steps that were bad in a run, over the critical rate of its growth
+    interval.
+    """
     steps = record["every"] * len(record["mean_losses"])
     return float(
         len(record["bad"])
@@ -132,7 +143,10 @@ def met(record: Record) -> float:
 
 
 def draw_storms(
-    axes: Axes, run: Result, rate: Callable[[Record], float], measure: Callable[[Record], float]
+    axes: Axes,
+    run: Result,
+    rate: Callable[[Record], float],
+    measure: Callable[[Record], float],
 ) -> None:
     """Draw a dot per seed at its rate of bad batches over the critical one."""
     for ratio, (arm, color) in storms(run).items():
@@ -158,7 +172,10 @@ def draw_drift(axes: Axes, run: Result) -> None:
 def draw_final(axes: Axes, run: Result) -> None:
     """Draw a dot per seed, with the two mitigations beside the arm without one."""
     draw_storms(
-        axes, run, lambda row: float(row["settings"]["ratio"]), lambda row: float(row["test_loss"])
+        axes,
+        run,
+        lambda row: float(row["settings"]["ratio"]),
+        lambda row: float(row["test_loss"]),
     )
     for arm, color, marker, place, text in cures(run):
         losses = arm.column("test_loss")

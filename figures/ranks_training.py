@@ -1,9 +1,9 @@
 """With a fused optimizer on two ranks, torch's scaler leads to inf or NaN; ampsim's does not.
 
-Loss scales of fp16 training where gradient elements become inf. The parameters are sharded by hand. A
-cross marks the step from which parameters (a) or the loss (b) are not finite. In b, torch's ranks
-divide by different scales. Thin lines are the other seed. Under FSDP2, and with an optimizer that is
-not fused, all four lines are equal and are not shown.
+Loss scales of fp16 training where gradient elements become inf. The parameters are sharded by hand.
+A cross marks the step from which parameters (a) or the loss (b) are not finite. In b, torch's ranks
+divide by different scales. Thin lines are the other seed. Under FSDP2, and with an optimizer that
+is not fused, all four lines are equal and are not shown.
 """
 
 from collections.abc import Mapping
@@ -35,7 +35,9 @@ CROSS: dict[str, Any] = {
 }
 THIN = {"linewidth": 0.7}
 PLANTED: Mapping[str, Any] = {"on_rank_0": 0, "on_rank_1": 1, "on_both": "both"}
-LINES: Mapping[tuple[str, int], dict[str, Any]] = {  # by scaler and rank; ampsim lies beneath
+LINES: Mapping[
+    tuple[str, int], dict[str, Any]
+] = {  # by scaler and rank; ampsim lies beneath
     ("ours", 0): {"color": _style.SKY, "linewidth": 3.2},
     ("ours", 1): {"color": _style.BLUE, "linewidth": 1.8},
     ("torch", 0): {"color": _style.VERMILION, "linewidth": 1.0},
@@ -50,12 +52,18 @@ def plot(run: Result) -> Figure:
         for row in run.records[::-1]:
             draw(
                 axes,
-                {each["scaler"]: each["ranks"] for each in row["runs"] if each["way"] == way},
+                {
+                    each["scaler"]: each["ranks"]
+                    for each in row["runs"]
+                    if each["way"] == way
+                },
                 first=row["seed"] == run.seeds[0],
             )
         mark_planted(axes, run)
         axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda log2, _: _style.power_of_two(log2)))
+        axes.yaxis.set_major_formatter(
+            FuncFormatter(lambda log2, _: _style.power_of_two(log2))
+        )
         axes.set(xlim=(0, run.steps + 5))
         axes.margins(y=0.13)
         _style.label_panel(axes, letter, title)
@@ -72,7 +80,9 @@ def draw(axes: Axes, by_scaler: Mapping[str, list[Record]], *, first: bool) -> N
     """Draw the scales of one seed, a line per scaler and rank; the legend shows the first seed."""
     for (scaler, rank), style in LINES.items():
         columns = by_scaler[scaler][rank]
-        scales = np.log2(results.in_force(columns["scale_changes"], len(columns["loss"])))
+        scales = np.log2(
+            results.in_force(columns["scale_changes"], len(columns["loss"]))
+        )
         shown = {**style, "label": label(scaler, rank)} if first else {**style, **THIN}
         axes.step(range(len(scales)), scales, where="post", **shown)
         if (start := lost(columns)) is not None:
@@ -101,7 +111,11 @@ def mark_planted(axes: Axes, run: Result) -> None:
     """Draw a line where an element was made inf, named by the rank."""
     for name, text in PLANTED.items():
         axes.axvline(
-            run.config[name], color=_style.GREY, linewidth=0.7, linestyle=(0, (1, 1.5)), zorder=0
+            run.config[name],
+            color=_style.GREY,
+            linewidth=0.7,
+            linestyle=(0, (1, 1.5)),
+            zorder=0,
         )
         axes.text(
             run.config[name],

@@ -21,7 +21,8 @@ def render(stem: str, folder: Path, *data: Path) -> list[Path]:
     Args:
         stem: the figure's name.
         folder: where its files go.
-        data: folders of data files, each asked where those before it lack a file; the CPU's if none is named.
+        data: folders of data files, each asked where those before it lack a file; the CPU's if none
+            is named.
     """
     data = data or (results.CPU,)
     with _style.style(), uncollected():
@@ -46,7 +47,10 @@ def draw(stem: str, *data: Path) -> Figure:
     """Return one figure, with the name of the device in its corner."""
     return draw_results(
         stem,
-        [results.load(name, *data) for name in importlib.import_module(f"figures.{stem}").DATA],
+        [
+            results.load(name, *data)
+            for name in importlib.import_module(f"figures.{stem}").DATA
+        ],
     )
 
 
@@ -106,7 +110,9 @@ def render_file(stem: str, file: Path, folder: Path) -> Path:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Keep the garbage collector off: an eighth of the time goes into objects that live until the figure is saved."""
+    """Keep the garbage collector off: an eighth of the time goes into objects that live until the
+    figure is saved.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:

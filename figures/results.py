@@ -89,7 +89,10 @@ class ArmRecords:
             steps: the length of a run; by default that of the recorded loss.
         """
         return np.array(
-            [in_force(r["scale_changes"], steps or len(r["loss"])) for r in self.records]
+            [
+                in_force(r["scale_changes"], steps or len(r["loss"]))
+                for r in self.records
+            ]
         )
 
     def skips(self) -> list[int]:
@@ -121,7 +124,9 @@ class Result:
             KeyError: the file has no such arm; the message lists those it has.
         """
         if name not in self.arms:
-            raise KeyError(f"{self.path}: arm {name!r}: expected one of {', '.join(self.arms)}")
+            raise KeyError(
+                f"{self.path}: arm {name!r}: expected one of {', '.join(self.arms)}"
+            )
         return self.arms[name]
 
     def where(self, **settings: Setting) -> tuple[ArmRecords, ...]:
@@ -186,7 +191,8 @@ def common(values: Iterable[Value]) -> Value:
 
 
 def load(stem: str, *folders: Path) -> Result:
-    """Read the data file of an experiment, from the first of the folders that has it; from the CPU's if none is named.
+    """Read the data file of an experiment, from the first of the folders that has it; from the
+    CPU's if none is named.
 
     "traces" are recorded traces of third-party scalers, the same for every folder.
 
@@ -207,7 +213,8 @@ def load(stem: str, *folders: Path) -> Result:
 
 @cache
 def traces(folder: Path = TRACES) -> Result:
-    """Return the traces recorded from other frameworks' scalers, each with whether the reference machine repeats it.
+    """Return the traces recorded from other frameworks' scalers, each with whether the reference
+    machine repeats it.
 
     Raises:
         FileNotFoundError: there are none.
@@ -254,7 +261,9 @@ def _records(path: Path, changed: int, size: int) -> tuple[Record, tuple[Record,
 
 
 def processors(root: Path = DATA) -> list[Path]:
-    """Return the folders of all processors with committed data: first the one that the text describes."""
+    """Return the folders of all processors with committed data: first the one that the text
+    describes.
+    """
     return [root / "cpu", *sorted(path for path in root.glob("cpu-*") if path.is_dir())]
 
 
@@ -262,7 +271,8 @@ def in_force(changes: Sequence[Sequence[float]], steps: int) -> Array:
     """Return the value at each step, (steps,), from the pairs (step, value) at which it changes."""
     starts, values = zip(*changes, strict=True)
     return np.repeat(
-        np.array(values, dtype=np.float64), np.diff([*(int(start) for start in starts), steps])
+        np.array(values, dtype=np.float64),
+        np.diff([*(int(start) for start in starts), steps]),
     )
 
 

@@ -1,7 +1,7 @@
 """From an initial scale near the threshold, no rule's loss is distinguishable from float32's.
 
-Skipped steps, unused bits, zero gradients, and final loss of each rule. Axes b and c are logarithmic
-beyond the first tick.
+Skipped steps, unused bits, zero gradients, and final loss of each rule. Axes b and c are
+logarithmic beyond the first tick.
 """
 
 import re
@@ -63,11 +63,15 @@ def draw_traces(axes: Axes, run: Result) -> None:
     colors = [TRACES[rule] for rule in rules]
     shown = [np.log2(run.arm(rule).scales(run.steps)[0]) for rule in rules]
     for rule, color, log2 in zip(rules, colors, shown, strict=True):
-        axes.step(range(run.steps), log2, where="post", color=color, linewidth=0.9, label=rule)
+        axes.step(
+            range(run.steps), log2, where="post", color=color, linewidth=0.9, label=rule
+        )
     ends = [log2[-1] for log2 in shown]
     _style.name_ends(axes, ends, 2.7, map(named, rules), colors)
     _style.power_ticks(axes.yaxis, range(0, 33, 4))
-    axes.set(xlabel="step", ylabel="loss scale", xlim=(0, run.steps - 1), ylim=(-0.6, 33))
+    axes.set(
+        xlabel="step", ylabel="loss scale", xlim=(0, run.steps - 1), ylim=(-0.6, 33)
+    )
     _style.label_panel(axes, "a", "Loss scale under some of the rules, first seed")
 
 
@@ -76,7 +80,9 @@ def named(rule: str) -> str:
     return re.sub(r"2\^(\d+)", lambda power: _style.power_of_two(int(power[1])), rule)
 
 
-def prepare_rows(axes: Axes, names: Sequence[str], ticks: Sequence[float] | None) -> None:
+def prepare_rows(
+    axes: Axes, names: Sequence[str], ticks: Sequence[float] | None
+) -> None:
     """Give each rule a row, the first on top; with `ticks`, on a logarithmic scale that shows zero."""
     if ticks:
         axes.set_xscale("symlog", linthresh=ticks[1])
@@ -103,14 +109,22 @@ def draw_row(axes: Axes, y: int, arm: ArmRecords, numbers: Array | None) -> None
     """Draw a dot per seed, a bar at their mean and the mean's 95 % interval by Student's t."""
     if numbers is None:
         return  # an empty line would still take space in the layout
-    color = next(color for family, color in COLOR.items() if arm.name.startswith(family))
+    color = next(
+        color for family, color in COLOR.items() if arm.name.startswith(family)
+    )
     axes.plot(numbers, [y] * len(numbers), "o", color=color, markersize=2.6, alpha=0.55, markeredgewidth=0,
               clip_on=False, label=arm.name)  # fmt: skip
     mean = float(numbers.mean())
-    axes.plot([mean, mean], [y - 0.36, y + 0.36], color=color, linewidth=1.2, clip_on=False)
+    axes.plot(
+        [mean, mean], [y - 0.36, y + 0.36], color=color, linewidth=1.2, clip_on=False
+    )
     if len(numbers) not in q.STUDENT:
         return  # one seed has no interval
     half = q.half_width(numbers)
     axes.plot(
-        [mean - half, mean + half], [y, y], color=color, linewidth=1.2, label=f"{arm.name} interval"
+        [mean - half, mean + half],
+        [y, y],
+        color=color,
+        linewidth=1.2,
+        label=f"{arm.name} interval",
     )

@@ -1,7 +1,8 @@
 """Once the forward pass overflows, every step is skipped and the loss scale halves to zero.
 
-a: the loss scale of each seed, by learning rate. b: the skipped steps of each run; a bar starts where
-all later steps are skipped. c: the largest activation at the highest learning rate, in fp16 and float32.
+a: the loss scale of each seed, by learning rate. b: the skipped steps of each run; a bar starts
+where all later steps are skipped. c: the largest activation at the highest learning rate, in fp16
+and float32.
 """
 
 import math
@@ -16,7 +17,13 @@ from figures import _style, results
 from figures.results import ArmRecords, Result
 
 DATA = ("scale_crash",)
-LR = ("#56B4E9", "#0072B2", "#E69F00", "#D55E00", "#7A1F3D")  # learning rates, low to high
+LR = (
+    "#56B4E9",
+    "#0072B2",
+    "#E69F00",
+    "#D55E00",
+    "#7A1F3D",
+)  # learning rates, low to high
 SMALLEST_FLOAT32 = 2.0**-149
 
 
@@ -32,7 +39,10 @@ def plot(run: Result) -> Figure:
 def rates(run: Result) -> dict[float, tuple[ArmRecords, str]]:
     """Return the fp16 arm and its colour by learning rate, low to high."""
     arms = run.where(dtype="float16")
-    return {arm.settings["lr"]: (arm, color) for arm, color in zip(arms, cycle(LR), strict=False)}
+    return {
+        arm.settings["lr"]: (arm, color)
+        for arm, color in zip(arms, cycle(LR), strict=False)
+    }
 
 
 def draw_scales(axes: Axes, run: Result) -> None:
@@ -61,7 +71,9 @@ def draw_scales(axes: Axes, run: Result) -> None:
 
 
 def draw_skips(axes: Axes, run: Result) -> None:
-    """Draw a row per run: ticks are skipped steps; a bar starts at a crash, after which all are skipped."""
+    """Draw a row per run: ticks are skipped steps; a bar starts at a crash, after which all are
+    skipped.
+    """
     row, centres = 0.0, []
     for units, color in rates(run).values():
         for record in units:
@@ -70,21 +82,39 @@ def draw_skips(axes: Axes, run: Result) -> None:
             skips = [step for step in record["found_inf"] if step < crash]
             axes.vlines(skips, row - 0.38, row + 0.38, color=color, linewidth=0.8)
             if crash < steps:
-                axes.barh(row, steps - crash, left=crash, height=0.76, color=color, linewidth=0)
+                axes.barh(
+                    row,
+                    steps - crash,
+                    left=crash,
+                    height=0.76,
+                    color=color,
+                    linewidth=0,
+                )
             row += 1
         centres.append(row - (len(units) + 1) / 2)
         _style.label_right(
-            axes, centres[-1], centres[-1], f"{units.known('crash_step')} of {len(units)}", color
+            axes,
+            centres[-1],
+            centres[-1],
+            f"{units.known('crash_step')} of {len(units)}",
+            color,
         )
         row += 0.8
     axes.set_yticks(centres, [f"{lr:g}" for lr in rates(run)])
     axes.tick_params(axis="y", length=0)
     _style.label_panel(axes, "b", "Skipped steps and crashes")
-    axes.set(xlabel="step", ylabel="learning rate", ylim=(row - 0.8, -0.8), xlim=(0, run.steps))
+    axes.set(
+        xlabel="step",
+        ylabel="learning rate",
+        ylim=(row - 0.8, -0.8),
+        xlim=(0, run.steps),
+    )
 
 
 def draw_streams(axes: Axes, run: Result) -> None:
-    """Draw the largest activation at the highest rate, fp16 and fp32, up to where it is no longer a number."""
+    """Draw the largest activation at the highest rate, fp16 and fp32, up to where it is no longer a
+    number.
+    """
     lr = max(rates(run))
     fp16, crash_color = rates(run)[lr]
     drawn = [("fp32", arm, _style.BLACK) for arm in run.where(dtype="float32", lr=lr)]
@@ -93,10 +123,17 @@ def draw_streams(axes: Axes, run: Result) -> None:
             stream = np.array(record["stream_max"], dtype=np.float64)
             steps = np.arange(len(stream))
             end = len(stream) if record["crash_step"] is None else record["crash_step"]
-            axes.plot(steps[:end], stream[:end], color=color, linewidth=0.8, label=precision)
+            axes.plot(
+                steps[:end], stream[:end], color=color, linewidth=0.8, label=precision
+            )
             if end < len(stream):
                 axes.plot(
-                    steps[end - 1], stream[end - 1], "x", color=color, markersize=4, label="crash"
+                    steps[end - 1],
+                    stream[end - 1],
+                    "x",
+                    color=color,
+                    markersize=4,
+                    label="crash",
                 )
     axes.set_yscale("log")
     axes.text(12, 1e11, "fp32", color=_style.BLACK, fontsize=7)

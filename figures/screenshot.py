@@ -1,4 +1,5 @@
-"""Take `figures/report.png`, a screenshot of a report: `python -m figures.screenshot`. Needs Chromium.
+"""Take `figures/report.png`, a screenshot of a report: `python -m figures.screenshot`. Needs
+Chromium.
 
 The page is `ampsim report docs/examples/run.jsonl`. Pixels differ between versions of Chromium, so
 the picture stores the digest of its input file, and a test compares that digest.
@@ -45,7 +46,9 @@ def take(browser: str, picture: Path) -> None:
             "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={folder}/browser",
             "--window-size={},{}".format(*SIZE), f"--screenshot={image}", "--virtual-time-budget=5000",
         ]  # fmt: skip
-        subprocess.run([browser, *options, page.as_uri()], check=True, capture_output=True)  # noqa: S603
+        subprocess.run(  # noqa: S603
+            [browser, *options, page.as_uri()], check=True, capture_output=True
+        )
         about = PngInfo()
         about.add_text("run_sha256", sha256())
         with Image.open(image) as taken:

@@ -43,10 +43,14 @@ def loops(run: Result) -> Table:
     rows = []
     for record in run.records:
         if "checks" in record:
-            ran = {k: v for k, v in record["checks"].items() if v["outcome"] != "not asked"}
+            ran = {
+                k: v for k, v in record["checks"].items() if v["outcome"] != "not asked"
+            }
             failed = {k: v for k, v in ran.items() if v["outcome"] != "holds"}
             passed = f"{len(ran) - len(failed)} of {len(ran)}"
-            words = "; ".join(failure(check, verdict) for check, verdict in failed.items())
+            words = "; ".join(
+                failure(check, verdict) for check, verdict in failed.items()
+            )
             rows.append((record["arm"], record["version"] or "", passed, words))
     return Table(caption, ("loop", "version", "passed", "failed"), tuple(rows))
 
@@ -54,7 +58,9 @@ def loops(run: Result) -> Table:
 def failure(check: str, verdict: Mapping[str, Any]) -> str:
     """Return the name of a failed check, and whether the failure was reported."""
     reported = "https://" in (verdict["known"] or "")
-    return f"{check.replace('_', ' ')} ({'reported' if reported else 'no report found'})"
+    return (
+        f"{check.replace('_', ' ')} ({'reported' if reported else 'no report found'})"
+    )
 
 
 def ranks_cells(run: Result) -> Table:
@@ -66,14 +72,20 @@ def ranks_cells(run: Result) -> Table:
         "parameters. Dash: the optimizer does not step such parameters even without a scaler."
     )
     cells = rank_cells(run, "torch")
-    fused = dict.fromkeys((c["optimizer"], c["way"]) for c in cells if c["loop"] == "fused")
+    fused = dict.fromkeys(
+        (c["optimizer"], c["way"]) for c in cells if c["loop"] == "fused"
+    )
     heads = [f"fused {optimizer}, {WAYS[way]}" for optimizer, way in fused]
     rows = []
     for cut in run.config["cuts"]:
         mine = [cell for cell in cells if cell["cut"] == cut]
         words = [
             outcome(
-                [c for c in mine if (c["optimizer"], c["way"], c["loop"]) == (*column, "fused")]
+                [
+                    c
+                    for c in mine
+                    if (c["optimizer"], c["way"], c["loop"]) == (*column, "fused")
+                ]
             )
             for column in fused
         ]

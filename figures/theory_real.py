@@ -1,7 +1,8 @@
-"""T3 predicts the skips of real fp16 runs within three standard deviations, without fitted parameters.
+"""T3 predicts the skips of real fp16 runs within three standard deviations, without fitted
+parameters.
 
-Deviation of skips and scale from theorem T3, and distribution of the scale. The mean scale lies above
-T3's by less than a tenth of a bit.
+Deviation of skips and scale from theorem T3, and distribution of the scale. The mean scale lies
+above T3's by less than a tenth of a bit.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +35,9 @@ def plot(run: Result) -> Figure:
     draw_distributions(c, run)
     for axes in (a, b):
         axes.set_ylabel("above T3 (std. deviations)")
-    a.text(4.6, -4.3, "dot: one seed; bar: all", fontsize=7, color=_style.BLUE, va="center")
+    a.text(
+        4.6, -4.3, "dot: one seed; bar: all", fontsize=7, color=_style.BLUE, va="center"
+    )
     _style.label_panel(a, "a", f"Skipped steps, {_style.seeds(run)}")
     _style.label_panel(b, "b", "Mean log2 scale")
     return figure
@@ -46,7 +49,9 @@ def by_interval(run: Result) -> dict[int, ArmRecords]:
 
 
 def draw_above(
-    axes: Axes, run: Result, above: Callable[[Result, int], Sequence[tuple[float, float]]]
+    axes: Axes,
+    run: Result,
+    above: Callable[[Result, int], Sequence[tuple[float, float]]],
 ) -> None:
     """Draw how far each seed lies above its own distribution, and all seeds together, in
     deviations that chance makes.
@@ -64,7 +69,9 @@ def draw_above(
             markersize=3,
             label=f"seeds G={interval}",
         )
-        whole = sum(more for more, _ in seeds) / hypot(*(deviation for _, deviation in seeds))
+        whole = sum(more for more, _ in seeds) / hypot(
+            *(deviation for _, deviation in seeds)
+        )
         axes.plot(
             interval,
             whole,
@@ -81,11 +88,15 @@ def draw_above(
 def share(counts: Mapping[int, int]) -> tuple[Array, Array]:
     """Return the levels, and the share of steps at each."""
     total = sum(counts.values())
-    return np.array(list(counts)), np.array([count / total for count in counts.values()])
+    return np.array(list(counts)), np.array(
+        [count / total for count in counts.values()]
+    )
 
 
 def draw_distributions(axes: Axes, run: Result) -> None:
-    """Draw the share of steps at each scale: bars are measured, ticks are T3; the float32 thresholds lie behind."""
+    """Draw the share of steps at each scale: bars are measured, ticks are T3; the float32
+    thresholds lie behind.
+    """
     found = by_interval(run)
     axes.bar(
         *share(counted(run.one(dtype="float32"), "thresholds")),
@@ -101,7 +112,12 @@ def draw_distributions(axes: Axes, run: Result) -> None:
         axes.bar(level + shift, height, width=width, color=color, label=f"G={interval}")
         x, form = theory.of_thresholds(counted(found[interval], "thresholds"), interval)
         axes.plot(
-            x + shift, form.levels, "_", color=_style.BLACK, markersize=7, label=f"T3 G={interval}"
+            x + shift,
+            form.levels,
+            "_",
+            color=_style.BLACK,
+            markersize=7,
+            label=f"T3 G={interval}",
         )
     axes.xaxis.set_major_locator(MultipleLocator(2))
     axes.xaxis.set_major_formatter(lambda exponent, _: _style.power_of_two(exponent))

@@ -14,7 +14,12 @@ from figures import _style
 from figures.results import Result
 
 DATA = ("threads",)
-COLORS = (_style.ORANGE, _style.VERMILION, _style.PURPLE, _style.GREEN)  # depths, low to high
+COLORS = (
+    _style.ORANGE,
+    _style.VERMILION,
+    _style.PURPLE,
+    _style.GREEN,
+)  # depths, low to high
 
 
 def plot(run: Result) -> Figure:
@@ -41,7 +46,9 @@ def plot(run: Result) -> Figure:
 
 
 def share(units: Iterable[Record]) -> float:
-    """Return the share of passes that were wrongly unscaled, of those that arrived finite, in all records."""
+    """Return the share of passes that were wrongly unscaled, of those that arrived finite, in all
+    records.
+    """
     wrong, checked = (sum(unit[key] for unit in units) for key in ("wrong", "checked"))
     return float(wrong / checked)
 

@@ -54,7 +54,9 @@ def _build_here() -> int:
     result = "all its claims hold here"
     if marked:
         result = f"sentences that do not hold here are marked: {', '.join(marked)}"
-    print(f"paper: {build.pages(pdf)} pages, written to build/here/paper/ampsim.pdf; {result}")
+    print(
+        f"paper: {build.pages(pdf)} pages, written to build/here/paper/ampsim.pdf; {result}"
+    )
     return 0
 
 

@@ -19,10 +19,15 @@ from paper.values import Cell, Number
 
 PDF = PAPER / "ampsim.pdf"
 FIGURES = ROOT / "figures"
-WIDE = {"237.6": False, "496.8": True}  # width of a figure, points -> whether it spans both columns
+WIDE = {
+    "237.6": False,
+    "496.8": True,
+}  # width of a figure, points -> whether it spans both columns
 UNKNOWN = "#text(fill: red)[?]"  # for a number that the data does not give
 FAILURES = (LookupError, TypeError, ArithmeticError, ValueError, AttributeError)
-Content = dict[str, dict[str, Any]]  # by kind, then by name; plain JSON, which `lib.typ` reads
+Content = dict[
+    str, dict[str, Any]
+]  # by kind, then by name; plain JSON, which `lib.typ` reads
 
 
 class Evaluation:
@@ -44,7 +49,9 @@ class Evaluation:
         """Return what the text shows; it is complete if there are no problems."""
         claims = [name for name in sources.named("holds") if name in CLAIMS]
         return {
-            "numbers": {name: self.number(name, number) for name, number in NUMBERS.items()},
+            "numbers": {
+                name: self.number(name, number) for name, number in NUMBERS.items()
+            },
             "tables": {name: self.table(name) for name in TABLES},
             "claims": {name: self.claim(name) for name in claims},
             "figures": {stem: self.figure(stem) for stem in sources.named("fig")},
@@ -58,7 +65,9 @@ class Evaluation:
             self.problems.append(str(error))
         except FAILURES as error:
             if self.strict:
-                self.problems.append(f"number {name!r}: {type(error).__name__}: {error}")
+                self.problems.append(
+                    f"number {name!r}: {type(error).__name__}: {error}"
+                )
         return UNKNOWN
 
     def table(self, name: str) -> dict[str, object]:
@@ -69,7 +78,10 @@ class Evaluation:
             self.problems.append(str(error))
             return {}
         rows = [
-            [self.number(f"{name}[{row},{column}]", cell) for column, cell in enumerate(cells)]
+            [
+                self.number(f"{name}[{row},{column}]", cell)
+                for column, cell in enumerate(cells)
+            ]
             for row, cells in enumerate(table.rows)
         ]
         return {
@@ -84,7 +96,9 @@ class Evaluation:
         claim = CLAIMS[name]
         verdict = judge(claim, *sources.FOLDERS)
         if self.strict and not verdict.holds:
-            problem = f"no longer true of {claim.stem}.jsonl: {claim.sentence}; {verdict.now}"
+            problem = (
+                f"no longer true of {claim.stem}.jsonl: {claim.sentence}; {verdict.now}"
+            )
             self.problems.append(f"claim {name!r}: {problem}; change the text")
         return {"holds": verdict.holds is True, "now": verdict.now}
 
@@ -100,7 +114,9 @@ class Evaluation:
         width = re.search(r'width="([\d.]+)pt"', svg.read_text(encoding="utf-8")[:2000])
         if width is None or width[1] not in WIDE:
             expected = f"expected a width of {' or '.join(WIDE)} pt"
-            self.problems.append(f"figures/{svg.name}: {expected}, so that it is not scaled")
+            self.problems.append(
+                f"figures/{svg.name}: {expected}, so that it is not scaled"
+            )
             return {}
         seeds = self.number(stem, Number(stem, lambda run: len(run.seeds), "d"))
         file = f"/{svg.relative_to(ROOT).as_posix()}"
@@ -143,8 +159,13 @@ def build_here(data: Path, figures: Path) -> tuple[bytes, list[str]]:
     with sources.reading(data):
         content = evaluation.content()
     raise_problems(evaluation.problems)
-    names = {data_file.read_provenance(path)["device"]["name"] for path in data.glob("*.jsonl")}
-    notice = f"NOT THE PUBLISHED TEXT: built from data made on {', '.join(sorted(names))}"
+    names = {
+        data_file.read_provenance(path)["device"]["name"]
+        for path in data.glob("*.jsonl")
+    }
+    notice = (
+        f"NOT THE PUBLISHED TEXT: built from data made on {', '.join(sorted(names))}"
+    )
     marked = [name for name, claim in content["claims"].items() if not claim["holds"]]
     return compile_text(content, notice), marked
 
@@ -157,7 +178,10 @@ def raise_problems(problems: list[str]) -> None:
 
 def misnamed(text: str = sources.TEXT) -> Iterator[str]:
     """Yield names that the text uses undeclared, and declared names that it does not use."""
-    for call, kind, declared in (("num", "number", NUMBERS), ("datatable", "table", TABLES)):
+    for call, kind, declared in (
+        ("num", "number", NUMBERS),
+        ("datatable", "table", TABLES),
+    ):
         used = sources.named(call, text)
         for name in used:
             if name not in declared:
@@ -173,8 +197,16 @@ def misnamed(text: str = sources.TEXT) -> Iterator[str]:
 def stems() -> set[str]:
     """Return the data files that the paper reads."""
     cells = [cell for table in TABLES.values() for row in table().rows for cell in row]
-    read = {number.stem for number in [*NUMBERS.values(), *cells] if isinstance(number, Number)}
-    return read | {CLAIMS[name].stem for name in sources.named("holds")} | {*sources.named("fig")}
+    read = {
+        number.stem
+        for number in [*NUMBERS.values(), *cells]
+        if isinstance(number, Number)
+    }
+    return (
+        read
+        | {CLAIMS[name].stem for name in sources.named("holds")}
+        | {*sources.named("fig")}
+    )
 
 
 def compile_text(content: Content, notice: str = "") -> bytes:

@@ -30,13 +30,19 @@ def survey() -> dict[str, Behavior]:
 
 def overflows_until(rule: Rule, low: float) -> int:
     """Return how many overflows in a row take the scale from its start down to `low`."""
-    return 1 + next(i for i, scale in enumerate(_scales(rule, [True] * 1200)) if scale <= low)
+    return 1 + next(
+        i for i, scale in enumerate(_scales(rule, [True] * 1200)) if scale <= low
+    )
 
 
 def _behaviour(name: str) -> Behavior:
     rule, dialect = dialects.get(name), dialects.ALL[name]
-    has_hysteresis = "hysteresis" in dialect.parameters.values() or "hysteresis" in dialect.options
-    resets = sorted("finite step" if name == "clean" else name for name in rule.hysteresis_reset)
+    has_hysteresis = (
+        "hysteresis" in dialect.parameters.values() or "hysteresis" in dialect.options
+    )
+    resets = sorted(
+        "finite step" if name == "clean" else name for name in rule.hysteresis_reset
+    )
     return Behavior(
         grows_at=_first_growth(name),
         reset=" or ".join(resets) if has_hysteresis else "",
@@ -49,9 +55,13 @@ def _behaviour(name: str) -> Behavior:
 def _first_growth(name: str) -> int:
     known = {*dialects.ALL[name].parameters, *dialects.ALL[name].options}
     wanted = {"init_scale": 1024.0, "growth_interval": 3}
-    rule = dialects.get(name, **{key: value for key, value in wanted.items() if key in known})
+    rule = dialects.get(
+        name, **{key: value for key, value in wanted.items() if key in known}
+    )
     *_, low = _scales(rule, [True] * rule.hysteresis)
-    after = list(_scales(rule, [True] * rule.hysteresis + [False] * 9))[rule.hysteresis :]
+    after = list(_scales(rule, [True] * rule.hysteresis + [False] * 9))[
+        rule.hysteresis :
+    ]
     return 1 + next(i for i, scale in enumerate(after) if scale > low)
 
 

@@ -46,7 +46,9 @@ def show(value: Value, form: str) -> str:
         raise ValueError(f"{value!r}: expected a number for the form {form!r}")
     if bound := BOUND.match(form):
         form = form[2:]
-        value = _outwards(value, form, ROUND_CEILING if bound[0] == "<=" else ROUND_FLOOR)
+        value = _outwards(
+            value, form, ROUND_CEILING if bound[0] == "<=" else ROUND_FLOOR
+        )
     if form == "words":
         return _in_words(value)
     if form == "2^":

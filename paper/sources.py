@@ -16,7 +16,9 @@ from figures.results import CPU, DATA, Result
 
 ROOT = Path(__file__).parent.parent
 PAPER = ROOT / "paper"
-TEXT = "".join(path.read_text(encoding="utf-8") for path in sorted((PAPER / "text").glob("*.typ")))
+TEXT = "".join(
+    path.read_text(encoding="utf-8") for path in sorted((PAPER / "text").glob("*.typ"))
+)
 FOLDERS = [CPU]  # of the data files that the text is about: the first that has one
 
 
@@ -58,7 +60,11 @@ def load(stem: str) -> Result:
 
 def origins(stems: Iterable[str]) -> dict[str, Record]:
     """Return the headers of data files by stem; without traces and files of other folders."""
-    return {stem: load(stem).provenance for stem in stems if stem != "traces" and "@" not in stem}
+    return {
+        stem: load(stem).provenance
+        for stem in stems
+        if stem != "traces" and "@" not in stem
+    }
 
 
 def stale(stems: Iterable[str]) -> list[str]:

@@ -47,7 +47,9 @@ def failing_scalers(run: Result) -> dict[str, str]:
     scalers: dict[str, list[str]] = {}
     for row in conformance.installed(run):
         for check in conformance.away(run, row):
-            scalers.setdefault(check, []).append(row["arm"] + "*" * bool(row["patched"]))
+            scalers.setdefault(check, []).append(
+                row["arm"] + "*" * bool(row["patched"])
+            )
     return {
         check: ", ".join(sorted(scalers[check]))
         for check in conformance.promises(run)
@@ -90,7 +92,9 @@ def settings() -> Table:
     rates = (0.0, 0.0001, 0.001, 0.01)
 
     def cells(steps: int) -> tuple[Cell, ...]:
-        interval = (Formula(partial(growth_interval, steps, rate), ",d") for rate in rates)
+        interval = (
+            Formula(partial(growth_interval, steps, rate), ",d") for rate in rates
+        )
         return (f"{steps:,}", *interval)
 
     rows = tuple(cells(steps) for steps in (1_000, 10_000, 100_000, 1_000_000))

@@ -8,8 +8,8 @@ LEAST = 20
 def examples(ms: float, *, least: int = LEAST) -> int:
     """Return the ``max_examples`` of a test whose example takes `ms` milliseconds on one core.
 
-    Up to 1 ms the profile's own number (`ci`: 100, which is 0.1 seconds), beyond it as many as take the same time, but
-    at least `least`, unless the profile draws fewer anyway. Measure with
+    Up to 1 ms the profile's own number (`ci`: 100, which is 0.1 seconds), beyond it as many as take
+    the same time, but at least `least`, unless the profile draws fewer anyway. Measure with
     ``--hypothesis-show-statistics``::
 
         @settings(max_examples=examples(ms=10))

@@ -22,7 +22,9 @@ def run(*arguments: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-@pytest.mark.parametrize("command", [[], ["traces"], ["traces", "verify"], ["replay"], ["check"]])
+@pytest.mark.parametrize(
+    "command", [[], ["traces"], ["traces", "verify"], ["replay"], ["check"]]
+)
 def test_help_everywhere(command: list[str]) -> None:
     code, text = run(*command, "--help")
     assert code == 0
@@ -47,15 +49,32 @@ def test_dialects_lists_all() -> None:
     code, text = run("dialects")
     assert code == 0
     assert all(name in text for name in dialects.names())
-    assert "max_scale=3.4028234663852886e+38" in text  # to be typed after --set: all its digits
+    assert (
+        "max_scale=3.4028234663852886e+38" in text
+    )  # to be typed after --set: all its digits
 
 
 def test_replay_prints_each_update() -> None:
     code, text = run(
-        "replay", "torch.amp.GradScaler", "0010", "-s", "growth_interval=2", "-s", "init_scale=2**3"
+        "replay",
+        "torch.amp.GradScaler",
+        "0010",
+        "-s",
+        "growth_interval=2",
+        "-s",
+        "init_scale=2**3",
     )
     assert code == 0
-    assert text.split() == ["finite", "8.0", "finite", "16.0", "overflow", "8.0", "finite", "8.0"]
+    assert text.split() == [
+        "finite",
+        "8.0",
+        "finite",
+        "16.0",
+        "overflow",
+        "8.0",
+        "finite",
+        "8.0",
+    ]
 
 
 def test_replay_shows_minimum_scale_error() -> None:
@@ -73,7 +92,17 @@ def test_replay_shows_minimum_scale_error() -> None:
         (["torch.amp.GradScaler", ""], "digits"),
         (["torch.amp.GradScaler", "0", "-s", "growth_interval"], "NAME=VALUE"),
         (["torch.amp.GradScaler", "0", "-s", "growth_interval=x"], "growth_interval=x"),
-        (["torch.amp.GradScaler", "0", "-s", "init_scale=2**4", "-s", "init_scale=1"], "16.0"),
+        (
+            [
+                "torch.amp.GradScaler",
+                "0",
+                "-s",
+                "init_scale=2**4",
+                "-s",
+                "init_scale=1",
+            ],
+            "16.0",
+        ),
         (["torch.amp.GradScaler", "0", "-s", "growth_interval=0"], "growth_interval=0"),
         (["torch.amp.GradScaler", "0", "-s", "steps=3"], "steps"),
     ],
@@ -92,7 +121,9 @@ def test_sweep_runs_every_combination(tmp_path: Path) -> None:
     name = "torch.amp.GradScaler"
     code, text = run("sweep", str(tmp_path), name, *grid)
     assert code == 0, text
-    rows = [line.split() for line in text.splitlines() if line.lstrip()[:1] in ("1", "2")]
+    rows = [
+        line.split() for line in text.splitlines() if line.lstrip()[:1] in ("1", "2")
+    ]
     assert [row[:3] for row in rows] == [
         ["1024.0", "5", "6"],
         ["1024.0", "100", "1"],
@@ -112,10 +143,14 @@ def test_sweep_runs_every_combination(tmp_path: Path) -> None:
         (["bad"], "a.npy"),
     ],
 )
-def test_sweep_rejects_invalid_arguments(arguments: list[str], shown: str, tmp_path: Path) -> None:
+def test_sweep_rejects_invalid_arguments(
+    arguments: list[str], shown: str, tmp_path: Path
+) -> None:
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "a.npy").write_text("1,2")
-    code, text = run("sweep", str(tmp_path / arguments[0]), "torch.amp.GradScaler", *arguments[1:])
+    code, text = run(
+        "sweep", str(tmp_path / arguments[0]), "torch.amp.GradScaler", *arguments[1:]
+    )
     assert code == 2
     assert shown in text
 
@@ -147,8 +182,11 @@ def test_advise_rejects_other_files(content: bytes, tmp_path: Path) -> None:
 
 
 def check(*arguments: str) -> tuple[int, str]:
-    pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
-    # Without a time limit the checks run in this process; tests/testing/test_apart.py has the other.
+    pytest.importorskip(
+        "torch", reason="pip install -c constraints.txt 'ampsim[torch]'"
+    )
+    # Without a time limit the checks run in this process; tests/testing/test_apart.py has the
+    # other.
     return run("check", "--examples", "10", "--time-limit", "0", *arguments)
 
 
@@ -161,11 +199,16 @@ def test_check_reports_torch_failures() -> None:
     assert text.count("--expect ampsim.testing.known_failures:TORCH") == 1
 
 
-def test_proposal_writes_known_failures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proposal_writes_known_failures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     proposed = check(TORCH, "--level", "5", "--propose")
     known = json.loads((tmp_path / "expected.json").read_text())
-    assert {"scale_is_never_subnormal", "no_nonfinite_step_after_unscale"} < known.keys()
+    assert {
+        "scale_is_never_subnormal",
+        "no_nonfinite_step_after_unscale",
+    } < known.keys()
     assert proposed[0] == 0
     assert check(TORCH, "--level", "5", "--expect", "expected.json")[0] == 0
     code, text = check(TORCH, "--propose")  # which overwrites nothing
@@ -178,15 +221,28 @@ def test_check_passes_ampsim_scaler() -> None:
 
 
 def test_known_failures_may_be_expected(tmp_path: Path) -> None:
-    assert check(TORCH, "--level", "5", "--expect", "ampsim.testing.known_failures:TORCH")[0] == 0
+    assert (
+        check(TORCH, "--level", "5", "--expect", "ampsim.testing.known_failures:TORCH")[
+            0
+        ]
+        == 0
+    )
     file = tmp_path / "expected.json"
     file.write_text(json.dumps({"invalid_state_dict_changes_nothing": "known"}))
     assert check(TORCH, "--level", "4", "--expect", str(file))[0] == 0
-    assert check(TORCH, "--level", "4", "--xfail", "invalid_state_dict_changes_nothing")[0] == 0
+    assert (
+        check(TORCH, "--level", "4", "--xfail", "invalid_state_dict_changes_nothing")[0]
+        == 0
+    )
 
 
 def test_expect_and_xfail_combine(tmp_path: Path) -> None:
-    checks = ["--check", "last_step_reports_skip", "--check", "invalid_state_dict_changes_nothing"]
+    checks = [
+        "--check",
+        "last_step_reports_skip",
+        "--check",
+        "invalid_state_dict_changes_nothing",
+    ]
     file = tmp_path / "expected.json"
     file.write_text(json.dumps({"invalid_state_dict_changes_nothing": "known"}))
     both = ["--expect", str(file), "--xfail", "last_step_reports_skip"]
@@ -214,11 +270,17 @@ def test_check_writes_a_report(form: str, begins: str, tmp_path: Path) -> None:
 def test_scalers_stand_side_by_side() -> None:
     code, text = check(TORCH, OURS, "--level", "4", "--report", "md")
     assert code == 1
-    [row] = [line for line in text.splitlines() if "| `invalid_state_dict_changes_nothing`" in line]
+    [row] = [
+        line
+        for line in text.splitlines()
+        if "| `invalid_state_dict_changes_nothing`" in line
+    ]
     assert row.split("|")[3:-1] == [" ✗ ", " ✓ "]
 
 
-def test_check_imports_from_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_imports_from_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = "from torch.amp import GradScaler\n\ndef make(rule):\n    return None\n"
     (tmp_path / "my_scaler.py").write_text(source)
     monkeypatch.chdir(tmp_path)
@@ -257,12 +319,20 @@ def test_check_rejects_invalid_arguments(arguments: list[str], shown: str) -> No
 
 
 def test_check_takes_traits_and_names() -> None:
-    chosen = [OURS, "--check", "scale_is_never_subnormal", "--check", "skips_stay_within_budget"]
+    chosen = [
+        OURS,
+        "--check",
+        "scale_is_never_subnormal",
+        "--check",
+        "skips_stay_within_budget",
+    ]
     assert check(*chosen)[0] == 0
     code, text = check(*chosen, "--trait", "min_scale=1", "--unsupported", "state_dict")
     assert code == 0, text
     assert "2 passed of 2" in text
-    code, text = check(OURS, "--check", "state_dict_continues_run", "--unsupported", "state_dict")
+    code, text = check(
+        OURS, "--check", "state_dict_continues_run", "--unsupported", "state_dict"
+    )
     assert code == 0
     assert "1 skipped of 1" in text
 
@@ -278,7 +348,9 @@ def test_a_log_too_short_to_tell(tmp_path: Path) -> None:
 
 def test_json_output_also_writes_page(tmp_path: Path) -> None:
     log, page = tmp_path / "train.log", tmp_path / "page.html"
-    log.write_text("".join(f"step: {n}, loss: nan, scale: {2.0**-n}\n" for n in range(60)))
+    log.write_text(
+        "".join(f"step: {n}, loss: nan, scale: {2.0**-n}\n" for n in range(60))
+    )
     code, text = run("explain", str(log), "--json", "--html", str(page))
     assert code == 1
     assert json.loads(text)["verdict"] == "problem"
@@ -298,7 +370,9 @@ def test_unknown_error_is_named_as_argument() -> None:
     assert text.startswith("ampsim: the argument is neither a file nor")
 
 
-def test_brackets_in_a_name_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_brackets_in_a_name_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     name = "v[bold]ector[/b].jsonl"
     code, text = run("traces", "export", name)
@@ -307,7 +381,9 @@ def test_brackets_in_a_name_are_shown(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_check_loop_suggests_check_names() -> None:
-    code, text = run("check-loop", "no_such_module:make", "--xfail", "step_changes_parametrs")
+    code, text = run(
+        "check-loop", "no_such_module:make", "--xfail", "step_changes_parametrs"
+    )
     assert code == 2
     assert "step_changes_parameters" in text
 

@@ -1,4 +1,6 @@
-"""The command where its output meets the world: a full disk, a reader that has gone, ASCII, a folder, a device."""
+"""The command where its output meets the world: a full disk, a reader that has gone, ASCII, a
+folder, a device.
+"""
 
 import os
 import shlex

@@ -1,4 +1,6 @@
-"""The pages show what is: examples and commands are run, links lead somewhere, each error text has its page."""
+"""The pages show what is: examples and commands are run, links lead somewhere, each error text has
+its page.
+"""
 
 import doctest
 import os
@@ -17,14 +19,19 @@ from ampsim.runs.read.error_texts import error_id_in, error_in, error_texts
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(
-    path.relative_to(ROOT).as_posix() for path in [ROOT / "README.md", *DOCS.rglob("*.md")]
+    path.relative_to(ROOT).as_posix()
+    for path in [ROOT / "README.md", *DOCS.rglob("*.md")]
 )
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
 def blocks(page: str, language: str) -> list[str]:
-    return [text for name, text in FENCE.findall((ROOT / page).read_text()) if name == language]
+    return [
+        text
+        for name, text in FENCE.findall((ROOT / page).read_text())
+        if name == language
+    ]
 
 
 def runs(page: str) -> list[tuple[str, str]]:
@@ -41,11 +48,15 @@ WITH_RUNS = [page for page in PAGES if runs(page)]
 @pytest.mark.parametrize("page", WITH_EXAMPLES)
 def test_examples_are_run(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for package in re.findall(r">>> import (torch|jax)", (ROOT / page).read_text()):
-        pytest.importorskip(package, reason=f"pip install -c constraints.txt 'ampsim[{package}]'")
+        pytest.importorskip(
+            package, reason=f"pip install -c constraints.txt 'ampsim[{package}]'"
+        )
     from ampsim.testing import check_scaler
 
     monkeypatch.setitem(check_scaler.__kwdefaults__, "examples", 10)
-    result = doctest.testfile(str(ROOT / page), module_relative=False, optionflags=doctest.ELLIPSIS)
+    result = doctest.testfile(
+        str(ROOT / page), module_relative=False, optionflags=doctest.ELLIPSIS
+    )
     assert result.attempted > 0
     assert result.failed == 0
 
@@ -85,15 +96,21 @@ def test_readme_shows_lint_and_explain() -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_commands_and_their_options_exist(page: str) -> None:
     lines = [line for text in blocks(page, "sh") for line in text.splitlines()]
-    asked = [line.partition("#")[0].split() for line in lines if re.match(r"ampsim ", line)]
+    asked = [
+        line.partition("#")[0].split() for line in lines if re.match(r"ampsim ", line)
+    ]
     for _, name, *words in asked:
         assert name in COMMANDS or name.startswith("--"), f"ampsim {name}"
         known = options(name) if name in COMMANDS and name != "lint" else set()
         own = words[: words.index("--")] if "--" in words else words
         unknown = [
-            word for word in own if word.startswith("-") and word != "-" and word not in known
+            word
+            for word in own
+            if word.startswith("-") and word != "-" and word not in known
         ]
-        assert name == "lint" or unknown == [], f"{page}: ampsim {name} {' '.join(words)}"
+        assert name == "lint" or unknown == [], (
+            f"{page}: ampsim {name} {' '.join(words)}"
+        )
 
 
 def options(name: str) -> set[str]:
@@ -101,7 +118,12 @@ def options(name: str) -> set[str]:
     group = typer.main.get_command(build([name]))
     command = group.commands[name]  # type: ignore[attr-defined]
     commands = [command, *getattr(command, "commands", {}).values()]
-    return {option for each in commands for parameter in each.params for option in parameter.opts}
+    return {
+        option
+        for each in commands
+        for parameter in each.params
+        for option in parameter.opts
+    }
 
 
 def slugs(path: Path) -> set[str]:
@@ -112,12 +134,14 @@ def slugs(path: Path) -> set[str]:
         for title in re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     ]
     return {
-        re.sub(r"[\s]+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower()) for title in titles
+        re.sub(r"[\s]+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower())
+        for title in titles
     }
 
 
 @pytest.mark.parametrize(
-    "page", [*PAGES, "CONTRIBUTING.md", "ampsim/testing/MAINTAINERS.md", "ampsim/jax/loops.md"]
+    "page",
+    [*PAGES, "CONTRIBUTING.md", "ampsim/testing/MAINTAINERS.md", "ampsim/jax/loops.md"],
 )
 def test_links_lead_to_files_and_headings(page: str) -> None:
     path = ROOT / page
@@ -133,7 +157,9 @@ def test_links_lead_to_files_and_headings(page: str) -> None:
 def test_each_known_error_has_a_page() -> None:
     pages = [path for path in (DOCS / "errors").glob("*.md") if path.name != "index.md"]
     index = (DOCS / "errors" / "index.md").read_text()
-    titles = {path.read_text().partition("\n")[0].removeprefix("# "): path for path in pages}
+    titles = {
+        path.read_text().partition("\n")[0].removeprefix("# "): path for path in pages
+    }
     for row in error_texts():
         [title] = [title for title in titles if error_in(title) is row]
         assert f"[{title}]({titles[title].name})" in index
@@ -141,7 +167,8 @@ def test_each_known_error_has_a_page() -> None:
     assert len(pages) == len(error_texts())
 
 
-# --------------------------------------------------------------------------------------------------------- the site
+# ---------------------------------------------------------------------------------------------------------
+# the site
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +186,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "-d",
         str(folder),
     ]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)  # noqa: S603
+    done = subprocess.run(  # noqa: S603
+        command, cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     return folder
 

@@ -14,7 +14,9 @@ HEALTHY = "no problem found"
 
 
 def of(tool, sample=None):
-    return [row for row in ROWS if row["of"] == tool and sample in (None, row["sample"])]
+    return [
+        row for row in ROWS if row["of"] == tool and sample in (None, row["sample"])
+    ]
 
 
 def defects(tool, sample):
@@ -36,16 +38,21 @@ def verdicts(rows):
 
 def records(stem):
     path = ROOT / "experiments" / "data" / "cpu" / f"{stem}.jsonl"
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()[1:]]
+    return [
+        json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()[1:]
+    ]
 
 
 def test_log_verdicts_match_data():
     counts = [verdicts(logs(sample)) for sample in SAMPLES]
     for truth, name in (("problem", "a problem"), (HEALTHY, "no problem")):
-        totals = [sum(n for (is_, _), n in count.items() if is_ == truth) for count in counts]
+        totals = [
+            sum(n for (is_, _), n in count.items() if is_ == truth) for count in counts
+        ]
         table = TEXT[TEXT.index(f"| {name} ({', '.join(map(str, totals))}) |") :]
         unread = [
-            count[truth, "too little to tell"] + count[truth, "unreadable"] for count in counts
+            count[truth, "too little to tell"] + count[truth, "unreadable"]
+            for count in counts
         ]
         undecided = "too little to tell, or unreadable"
         assert f"| {undecided} | {' | '.join(map(str, unread))} |" in table
@@ -65,7 +72,8 @@ def test_log_sentences_match_data():
     assert f"flags {words[HEALTHY]} of the {totals[HEALTHY]} healthy logs" in TEXT
     judged = verdicts(logs(certain=False))
     healthy, sick = (
-        sum(n for (truth, _), n in judged.items() if truth == name) for name in (HEALTHY, "problem")
+        sum(n for (truth, _), n in judged.items() if truth == name)
+        for name in (HEALTHY, "problem")
     )
     assert f"a problem in {judged[HEALTHY, 'problem']} of {healthy} logs" in TEXT
     assert f"cleared {judged['problem', HEALTHY]} of {sick} that" in TEXT
@@ -73,9 +81,15 @@ def test_log_sentences_match_data():
 
 def test_script_results_match_data():
     rows = [of("check-loop", sample) for sample in SAMPLES]
-    ran = [f"{sum(row['exit_first'] in (0, 1) for row in each)} of {len(each)}" for each in rows]
+    ran = [
+        f"{sum(row['exit_first'] in (0, 1) for row in each)} of {len(each)}"
+        for each in rows
+    ]
     right = [[row for row in each if not row["defects"]] for each in rows]
-    accused = [f"{sum(row['exit_first'] == 1 for row in each)} of {len(each)}" for each in right]
+    accused = [
+        f"{sum(row['exit_first'] == 1 for row in each)} of {len(each)}"
+        for each in right
+    ]
     for cells in ([found("check-loop", sample) for sample in SAMPLES], ran, accused):
         assert f"| {' | '.join(cells)} |" in TEXT
 
@@ -87,14 +101,17 @@ def test_lint_recall_matches_data():
 
 def test_lint_precision_matches_data():
     def total(sample):
-        return sum((Counter(row["findings_first"]) for row in of("lint", sample)), Counter())
+        return sum(
+            (Counter(row["findings_first"]) for row in of("lint", sample)), Counter()
+        )
 
     second, third, fourth = map(total, (2, 3, 4))
     files = sum(row["findings_first"]["false"] > 0 for row in of("lint", 2))
     assert f"{second['true']} of {second.total()} errors and warnings are true" in TEXT
     assert f"others are in {files} files" in TEXT
     assert (
-        f"{third['true']} of {third.total()} are true, and {third['doubtful']} are doubtful" in TEXT
+        f"{third['true']} of {third.total()} are true, and {third['doubtful']} are doubtful"
+        in TEXT
     )
     assert (
         f"Of the {fourth.total()} errors and warnings there, {fourth['certain']} are at a certain defect, "
@@ -105,19 +122,25 @@ def test_lint_precision_matches_data():
 def test_readme_counts_match_data():
     counts = verdicts(logs(3))
     sick, healthy = (
-        sum(n for (truth, _), n in counts.items() if truth == name) for name in ("problem", HEALTHY)
+        sum(n for (truth, _), n in counts.items() if truth == name)
+        for name in ("problem", HEALTHY)
     )
     assert (
-        f"of {sick} with a certain problem it recognized {counts['problem', 'problem']}" in README
+        f"of {sick} with a certain problem it recognized {counts['problem', 'problem']}"
+        in README
     )
     assert counts["problem", HEALTHY] == 0
     cleared, flagged = counts[HEALTHY, HEALTHY], counts[HEALTHY, "problem"]
     assert (
-        f"of {healthy} healthy ones it cleared {cleared} and flagged {flagged or 'none'}" in README
+        f"of {healthy} healthy ones it cleared {cleared} and flagged {flagged or 'none'}"
+        in README
     )
     assert f"{found('lint', 3)} and {found('lint', 4)} certain defects" in README
     assert f"{found('check-loop', 3)} certain defects" in README
-    for held_out, words in ((False, "followed logs"), (True, "of repositories that were not read")):
+    for held_out, words in (
+        (False, "followed logs"),
+        (True, "of repositories that were not read"),
+    ):
         followed = [
             run
             for row in records("cuda_runs")

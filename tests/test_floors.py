@@ -1,7 +1,9 @@
-"""Arrows point down and never round: which part of the tree may import what, as one table and one AST walk.
+"""Arrows point down and never round: which part of the tree may import what, as one table and one
+AST walk.
 
-An import counts wherever it stands: at the top, inside a function, or under ``if TYPE_CHECKING``. A file that only
-needs the other's types needs a name for them, such as a Protocol, in a file below both.
+An import counts wherever it stands: at the top, inside a function, or under ``if TYPE_CHECKING``. A
+file that only needs the other's types needs a name for them, such as a Protocol, in a file below
+both.
 """
 
 import ast
@@ -24,7 +26,12 @@ FLOORS = {
     "ampsim/core/replay/engine.py": {"numpy", "numba", "ampsim.core"},
     "ampsim/torch": {"numpy", "torch", "ampsim.core", "ampsim.torch"},
     "ampsim/torch/async_state.py": {"ampsim.core"},  # pure: no tensors, no locks
-    "ampsim/torch/gradients": {"numpy", "torch", "ampsim.core", "ampsim.torch.gradients"},
+    "ampsim/torch/gradients": {
+        "numpy",
+        "torch",
+        "ampsim.core",
+        "ampsim.torch.gradients",
+    },
     "ampsim/jax": {"numpy", "jax", "optax", "ampsim.core", "ampsim.jax"},
     "ampsim/frameworks": {"ampsim", "ampsim.frameworks"},
     "ampsim/frameworks/checks": {
@@ -74,17 +81,37 @@ FLOORS = {
     },  # the standard library only: it starts in a moment, where torch is not
     "ampsim/cli": {"ampsim", "rich", "typer"},
     "ampsim/runs": {"numpy", "ampsim.core", "ampsim.runs"},
-    "ampsim/runs/record": {"numpy", "torch", "ampsim.core", "ampsim.probe", "ampsim.runs.record"},
+    "ampsim/runs/record": {
+        "numpy",
+        "torch",
+        "ampsim.core",
+        "ampsim.probe",
+        "ampsim.runs.record",
+    },
     "ampsim/runs/record/data_file.py": {"ampsim.core"},
     "ampsim/runs/record/run_file.py": {"numpy", "ampsim.core"},
-    "ampsim/runs/record/sinks.py": {"numpy", "wandb", "ampsim.probe", "ampsim.runs.record"},
-    "ampsim/runs/record/callbacks/lightning.py": {"lightning", "ampsim.core", "ampsim.runs.record"},
+    "ampsim/runs/record/sinks.py": {
+        "numpy",
+        "wandb",
+        "ampsim.probe",
+        "ampsim.runs.record",
+    },
+    "ampsim/runs/record/callbacks/lightning.py": {
+        "lightning",
+        "ampsim.core",
+        "ampsim.runs.record",
+    },
     "ampsim/runs/record/callbacks/transformers.py": {
         "transformers",
         "ampsim.core",
         "ampsim.runs.record",
     },
-    "ampsim/runs/report/scale_chart.py": {"matplotlib", "numpy", "ampsim.core", "ampsim.runs"},
+    "ampsim/runs/report/scale_chart.py": {
+        "matplotlib",
+        "numpy",
+        "ampsim.core",
+        "ampsim.runs",
+    },
     "ampsim/runs/read/trackers.py": {
         "tensorboard",
         "wandb",
@@ -214,7 +241,8 @@ FLOORS = {
     },
 }
 
-# A backend of loops imports its own framework, by the first word of its name, and what this stands on.
+# A backend of loops imports its own framework, by the first word of its name, and what this stands
+# on.
 BACKEND = re.compile(r"ampsim/testing/loop/backends/([a-z]+)\w*\.py")
 STANDS_ON = {"jax": {"ampsim.core.machine", "ampsim.jax"}}
 
@@ -238,9 +266,16 @@ def may_import(allowed: set[str], name: str) -> bool:
 
 def floor_of(path: str) -> set[str]:
     if found := BACKEND.fullmatch(path):
-        return {found[1], "numpy", "ampsim.testing.loop", *STANDS_ON.get(found[1], {"torch"})}
+        return {
+            found[1],
+            "numpy",
+            "ampsim.testing.loop",
+            *STANDS_ON.get(found[1], {"torch"}),
+        }
     parts = [part for part in FLOORS if path == part or path.startswith(part + "/")]
-    assert parts, f"{path} stands on no floor: add its folder to FLOORS or move the file"
+    assert parts, (
+        f"{path} stands on no floor: add its folder to FLOORS or move the file"
+    )
     return FLOORS[max(parts, key=len)]
 
 
@@ -258,7 +293,11 @@ def trees() -> dict[str, ast.Module]:
 
 
 def test_imports_follow_layers() -> None:
-    names = ((path, name) for path, tree in trees().items() for name in sorted(imported(tree)))
+    names = (
+        (path, name)
+        for path, tree in trees().items()
+        for name in sorted(imported(tree))
+    )
     wrong = [
         f"{path} may not import {name}"
         for path, name in names
@@ -286,17 +325,24 @@ def test_nested_import_is_detected() -> None:
 
 
 def file_of(name: str, files: Collection[str]) -> str | None:
-    """Return the file that an import of a dotted name loads: a module, or what a module or package defines."""
+    """Return the file that an import of a dotted name loads: a module, or what a module or package
+    defines.
+    """
     parts = name.split(".")
     for end in (len(parts), len(parts) - 1):
-        for path in ("/".join(parts[:end]) + ".py", "/".join([*parts[:end], "__init__.py"])):
+        for path in (
+            "/".join(parts[:end]) + ".py",
+            "/".join([*parts[:end], "__init__.py"]),
+        ):
             if path in files:
                 return path
     return None
 
 
 def circles(files: Mapping[str, ast.AST]) -> set[frozenset[str]]:
-    """Return the groups of files in which each imports every other, directly or by way of others of the group."""
+    """Return the groups of files in which each imports every other, directly or by way of others of
+    the group.
+    """
     reached: dict[str, set[str]] = {}
     arrows = {
         path: {file_of(name, files) for name in imported(tree)} - {None, path}
@@ -326,9 +372,16 @@ def test_no_two_files_import_each_other() -> None:
 PLANTED_CIRCLES = {
     "directly": {"a/x.py": "import a.y", "a/y.py": "from a.x import f"},
     "lazily": {"a/x.py": "import a.y", "a/y.py": "def f():\n    from a import x"},
-    "for types": {"a/x.py": "import a.y", "a/y.py": "if TYPE_CHECKING:\n    from a.x import T"},
+    "for types": {
+        "a/x.py": "import a.y",
+        "a/y.py": "if TYPE_CHECKING:\n    from a.x import T",
+    },
     "by a package": {"a/__init__.py": "from a.y import f", "a/y.py": "from a import g"},
-    "by way of a third": {"a/x.py": "import a.y", "a/y.py": "import a.z", "a/z.py": "import a.x"},
+    "by way of a third": {
+        "a/x.py": "import a.y",
+        "a/y.py": "import a.z",
+        "a/z.py": "import a.x",
+    },
 }
 
 

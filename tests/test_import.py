@@ -27,7 +27,9 @@ HEAVY = (
 
 def modules_after(statement: str) -> set[str]:
     code = f"{statement}\nimport sys; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603
+    done = subprocess.run(  # noqa: S603
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     return set(done.stdout.split())
 
 
@@ -38,7 +40,9 @@ def test_import_loads_no_heavy_packages(statement: str) -> None:
     assert not modules_after(statement) & set(HEAVY)
 
 
-@pytest.mark.parametrize("arguments", [["lint", "--rules"], ["lint", "--explain", "AMP101"]])
+@pytest.mark.parametrize(
+    "arguments", [["lint", "--rules"], ["lint", "--explain", "AMP101"]]
+)
 def test_lint_loads_the_standard_library_only(arguments: list[str]) -> None:
     run = f"import sys; sys.argv[1:] = {arguments}; import contextlib, io, ampsim.__main__ as program\n"
     run += "with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit): program.main()"
@@ -55,7 +59,9 @@ LAZY = (
     "ampsim/testing/__init__.py",
 )  # load a name when it is first used
 ROOT = Path(__file__).parents[1]
-PACKAGES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "ampsim").rglob("__init__.py"))
+PACKAGES = sorted(
+    str(path.relative_to(ROOT)) for path in (ROOT / "ampsim").rglob("__init__.py")
+)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +70,9 @@ PACKAGES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "ampsim").rglo
 def test_package_all_lists_imported_names(path: str) -> None:
     tree = ast.parse((ROOT / path).read_text())
     nodes = [
-        each for node in tree.body for each in (node.body if isinstance(node, ast.With) else [node])
+        each
+        for node in tree.body
+        for each in (node.body if isinstance(node, ast.With) else [node])
     ]
     taken = [
         alias.asname or alias.name
@@ -102,18 +110,28 @@ def test_extra_includes_its_package() -> None:
         ("ampsim.testing", "hypothesis", "testing"),
     ],
 )
-def test_missing_package_shows_install_command(module: str, absent: str, extra: str) -> None:
+def test_missing_package_shows_install_command(
+    module: str, absent: str, extra: str
+) -> None:
     if module == "ampsim.testing":
-        pytest.importorskip("torch", reason="asked for first: pip install 'ampsim[torch]'")
+        pytest.importorskip(
+            "torch", reason="asked for first: pip install 'ampsim[torch]'"
+        )
     code = f"import sys; sys.modules[{absent!r}] = None\nfrom {module} import *"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)  # noqa: S603
+    done = subprocess.run(  # noqa: S603
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 1
-    assert done.stderr.rstrip().endswith(f"; pip install -c constraints.txt -e '.[{extra}]'")
+    assert done.stderr.rstrip().endswith(
+        f"; pip install -c constraints.txt -e '.[{extra}]'"
+    )
 
 
 def test_missing_package_is_one_line_error() -> None:
     code = "import sys, runpy; sys.modules['tyro'] = None; runpy.run_module('experiments', run_name='__main__')"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)  # noqa: S603
+    done = subprocess.run(  # noqa: S603
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 2
     assert done.stderr.startswith("experiments: error: import of tyro halted")
     assert done.stderr.count("\n") == 1

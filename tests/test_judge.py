@@ -1,4 +1,6 @@
-"""`ampsim traces export` and `judge`: an implementation in C passes, a bad program has its sentence."""
+"""`ampsim traces export` and `judge`: an implementation in C passes, a bad program has its
+sentence.
+"""
 
 import json
 import os
@@ -24,7 +26,9 @@ from tests.examples import examples
 
 SCALER = Path(__file__).parent / "core" / "foreign" / "scaler.c"
 CC = shutil.which("cc")
-needs_cc = pytest.mark.skipif(CC is None, reason="needs a C compiler: apt-get install gcc")
+needs_cc = pytest.mark.skipif(
+    CC is None, reason="needs a C compiler: apt-get install gcc"
+)
 FEW = ("-d", "mmcv.runner.LossScaler")
 ASKED = [vector for vector in vectors.make() if vector.dialect == FEW[1]]
 COUNT = len(ASKED)
@@ -43,7 +47,7 @@ def python(program: str) -> list[str]:
 def compiled(source: Path, folder: Path) -> str:
     made = str(folder / "scaler")
     command = [str(CC), "-O1", "-Wall", "-Werror", "-o", made, str(source), "-lm"]
-    subprocess.run(command, check=True)  # noqa: S603 - our own file
+    subprocess.run(command, check=True)  # noqa: S603
     return made
 
 
@@ -52,7 +56,8 @@ def in_c(tmp_path_factory: pytest.TempPathFactory) -> str:
     return compiled(SCALER, tmp_path_factory.mktemp("c"))
 
 
-# ----------------------------------------------------------------------------------------- in another language
+# ----------------------------------------------------------------------------------------- in
+# another language
 
 
 @needs_cc
@@ -97,7 +102,8 @@ def running(in_c: str) -> Iterator[Program]:
 @needs_cc
 @settings(max_examples=examples(ms=2))
 @given(
-    rule=rules(), history=st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=30)
+    rule=rules(),
+    history=st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=30),
 )
 @example(
     rule=Rule(2.0**-1074, arithmetic=Arithmetic(dtype="float64")),
@@ -108,7 +114,9 @@ def running(in_c: str) -> Iterator[Program]:
     history=[(False, False)] * 3,
 )
 @example(
-    rule=Rule(2.0**-1021, arithmetic=Arithmetic(dtype="float64", flush_subnormals=True)),
+    rule=Rule(
+        2.0**-1021, arithmetic=Arithmetic(dtype="float64", flush_subnormals=True)
+    ),
     history=[(True, False)] * 2,
 )
 def test_c_answers_match_any_rule(
@@ -123,9 +131,13 @@ def test_c_answers_match_any_rule(
 def test_wrong_scale_shows_surrounding_sequence(tmp_path: Path) -> None:
     wrong = tmp_path / "scaler.c"
     wrong.write_text(
-        SCALER.read_text().replace("if (++clean", "overflows = 0;\n      if (++clean", 1)
+        SCALER.read_text().replace(
+            "if (++clean", "overflows = 0;\n      if (++clean", 1
+        )
     )
-    code, text = judge("-d", "megatron.core.DynamicGradScaler", "--", compiled(wrong, tmp_path))
+    code, text = judge(
+        "-d", "megatron.core.DynamicGradScaler", "--", compiled(wrong, tmp_path)
+    )
     assert code == 1
     assert "update 2" in text
     shown = text.split("actual")[1].splitlines()[1:]
@@ -151,8 +163,14 @@ BAD = {
         ["one output line per input line"],
     ),
     "goes on at its end": (EACH + "print('null', flush=True)\nprint('bye')", ["bye"]),
-    "never ends a line": ("import sys\ninput()\nwhile 1: sys.stdout.write('x' * 65536)", ["'xxx"]),
-    "fails at its end": (EACH + "print('null', flush=True)\nsys.exit(5)", ["exit status 5"]),
+    "never ends a line": (
+        "import sys\ninput()\nwhile 1: sys.stdout.write('x' * 65536)",
+        ["'xxx"],
+    ),
+    "fails at its end": (
+        EACH + "print('null', flush=True)\nsys.exit(5)",
+        ["exit status 5"],
+    ),
     "declines all": (EACH + "print('null', flush=True)", [f"0 of {COUNT} passed"]),
 }
 
@@ -182,7 +200,9 @@ def test_children_of_a_program_end_too(tmp_path: Path) -> None:
         os.open(pipe, os.O_WRONLY)
     )  # from now on it is at its end where nobody holds the other
     child = f"subprocess.Popen(['tail', '-f', '/dev/null'], stdout=open({str(pipe)!r}, 'w'))"
-    code, _ = judge(*FEW, "--time-limit", "0.5", *python(f"import subprocess; {child}.wait()"))
+    code, _ = judge(
+        *FEW, "--time-limit", "0.5", *python(f"import subprocess; {child}.wait()")
+    )
     assert select.select([held], [], [], 60.0)[0]
     assert os.read(held, 1) == b""  # nobody holds the other end any more
     os.close(held)
@@ -204,7 +224,8 @@ def test_invalid_arguments_are_rejected(arguments: list[str], shown: str) -> Non
     assert shown in text
 
 
-# --------------------------------------------------------------------------------------------------- the file
+# ---------------------------------------------------------------------------------------------------
+# the file
 
 
 def test_an_export_has_its_page(tmp_path: Path) -> None:

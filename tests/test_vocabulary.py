@@ -11,8 +11,15 @@ from ampsim.cli import COMMANDS, build
 ROOT = Path(__file__).parents[1]
 GLOBS = """README.md docs/**/*.md figures/README.md figures/*_page.html paper/text/*.typ
 ampsim/lint/rules.toml ampsim/runs/*.toml ampsim/runs/*/*.toml ampsim/runs/*/*.html"""
-PATHS = {path.relative_to(ROOT).as_posix() for glob in GLOBS.split() for path in ROOT.glob(glob)}
-HELPS = [f"ampsim {name} --help" for name in ("", *COMMANDS, "traces export", "traces verify")]
+PATHS = {
+    path.relative_to(ROOT).as_posix()
+    for glob in GLOBS.split()
+    for path in ROOT.glob(glob)
+}
+HELPS = [
+    f"ampsim {name} --help"
+    for name in ("", *COMMANDS, "traces export", "traces verify")
+]
 USE = """
 laws?: check, property | atlas: conformance table | peers?|strangers?: framework, third-party scaler
 kits?: conformance suite | planted: seeded | drawn: generated, sampled | houses?: repository
@@ -25,7 +32,10 @@ ceilings?: overflow threshold, max_scale | left out: skipped | emitted tests?: s
 refuse[sd]?|refusals?: raise, skip | judge[sd]?|judging|held to|holds? to: check, review
 """
 WORDS = [
-    (re.compile(rf"(?<![a-z])({old})(?![a-z])".replace(" ", r"\s+"), re.IGNORECASE), new)
+    (
+        re.compile(rf"(?<![a-z])({old})(?![a-z])".replace(" ", r"\s+"), re.IGNORECASE),
+        new,
+    )
     for old, new in (entry.split(": ") for entry in re.split(r" \| |\n", USE.strip()))
 ]
 # Links, names in code, what a program matches or quotes, and phrases with another meaning.
@@ -53,4 +63,6 @@ def test_a_text_uses_the_words_of_the_glossary(name: str) -> None:
         for old, new in WORDS
         for hit in old.finditer(text)
     ]
-    assert not hits, "".join(f"\n{name}:{line}: {old!r}, use: {new}" for line, old, new in hits)
+    assert not hits, "".join(
+        f"\n{name}:{line}: {old!r}, use: {new}" for line, old, new in hits
+    )

@@ -1,7 +1,9 @@
-"""What is installed does what the README shows: a wheel, a bare environment, each command of `--help`, each extra.
+"""What is installed does what the README shows: a wheel, a bare environment, each command of
+`--help`, each extra.
 
-The wheel is built in a copy, and unpacked: what `make test` needs is in this environment already, and the child sees
-none of it but numpy and what the command line needs. `make deep` installs from the index instead, once per extra.
+The wheel is built in a copy, and unpacked: what `make test` needs is in this environment already,
+and the child sees none of it but numpy and what the command line needs. `make deep` installs from
+the index instead, once per extra.
 """
 
 import os
@@ -76,7 +78,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy)
     code = "from setuptools import build_meta; print(build_meta.build_wheel('dist'))"
-    subprocess.run([sys.executable, "-c", code], cwd=copy, check=True, capture_output=True)  # noqa: S603
+    subprocess.run(  # noqa: S603
+        [sys.executable, "-c", code], cwd=copy, check=True, capture_output=True
+    )
     [built] = (copy / "dist").glob("*.whl")
     return built
 
@@ -91,14 +95,20 @@ def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         for file in metadata.files(name) or []:
             top = file.parts[0]
             if top not in ("..", "__pycache__") and not (site / top).exists():
-                (site / top).symlink_to(Path(str(file.locate())).parents[len(file.parts) - 1] / top)
+                (site / top).symlink_to(
+                    Path(str(file.locate())).parents[len(file.parts) - 1] / top
+                )
     return site
 
 
 def required(name: str, seen: set[str]) -> set[str]:
-    """Return the distributions that one requires without an extra, and those that they require, without itself."""
+    """Return the distributions that one requires without an extra, and those that they require,
+    without itself.
+    """
     requires = (
-        PROJECT["project"]["dependencies"] if name == "ampsim" else metadata.requires(name) or []
+        PROJECT["project"]["dependencies"]
+        if name == "ampsim"
+        else metadata.requires(name) or []
     )
     for needed in map(Requirement, requires):
         if needed.name not in seen and (
@@ -124,13 +134,20 @@ def run(
 ) -> tuple[int, str]:
     """Run ampsim in a folder, with `path` for all packages there are, if it is given."""
     environment = {
-        name: value for name, value in os.environ.items() if not name.startswith("PYTHON")
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("PYTHON")
     }
     environment |= {"PYTHONPATH": str(path)} if path else {}
     isolated = ["-S"] if path else []
     command = [str(python), *isolated, "-m", "ampsim", *arguments]
     done = subprocess.run(  # noqa: S603
-        command, cwd=folder, capture_output=True, text=True, env=environment, check=False
+        command,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
     )
     return done.returncode, done.stdout + done.stderr
 
@@ -142,7 +159,9 @@ def test_help_commands_are_all_tested(bare: Path, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("command", BARE)
-def test_command_runs_or_names_its_extra(bare: Path, folder: Path, command: str) -> None:
+def test_command_runs_or_names_its_extra(
+    bare: Path, folder: Path, command: str
+) -> None:
     arguments, status, said = BARE[command]
     code, text = run(sys.executable, folder, command, *arguments, path=bare)
     assert "Traceback" not in text
@@ -163,7 +182,9 @@ def test_the_wheel_has_the_package_alone(wheel: Path) -> None:
         names = archive.namelist()
     assert {name.split("/")[0].partition("-")[0] for name in names} == {"ampsim"}
     command = ["git", "ls-files", "ampsim"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)  # noqa: S603
+    done = subprocess.run(  # noqa: S603
+        command, cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert set(done.stdout.split()) <= {*names}
 
 
@@ -174,12 +195,15 @@ def test_published_links_are_absolute(tmp_path: Path) -> None:
     script = [sys.executable, str(ROOT / ".ci" / "address.py"), address, "v1.0"]
     subprocess.run(script, cwd=tmp_path, check=True)  # noqa: S603
     links = re.findall(r"\]\(([^)\s]+)", (tmp_path / "README.md").read_text())
-    assert [link for link in links if "://" not in link and not link.startswith("#")] == []
+    assert [
+        link for link in links if "://" not in link and not link.startswith("#")
+    ] == []
     project = tomllib.loads((tmp_path / "pyproject.toml").read_text())
     assert project["project"]["urls"]["Repository"] == address
 
 
-# ---------------------------------------------------------------------------------------- from the index, once an extra
+# ---------------------------------------------------------------------------------------- from the
+# index, once an extra
 
 SAID = {  # extra -> what works with it and does not without
     "torch": "import ampsim.torch, ampsim.probe; from ampsim.runs import watch",
@@ -197,15 +221,27 @@ def test_a_fresh_environment_with_an_extra(
 ) -> None:
     venv.create(tmp_path / "venv", with_pip=True)
     python = tmp_path / "venv" / "bin" / "python"
-    install = [str(python), "-m", "pip", "install", "--quiet", "-c", str(ROOT / "constraints.txt")]
+    install = [
+        str(python),
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "-c",
+        str(ROOT / "constraints.txt"),
+    ]
     subprocess.run([*install, f"{wheel}[{extra}]" if extra else str(wheel)], check=True)  # noqa: S603
     lacking = {
-        line for line, package in ((TORCH, "torch"), (TESTING, "testing")) if package not in extra
+        line
+        for line, package in ((TORCH, "torch"), (TESTING, "testing"))
+        if package not in extra
     }
     for command, (arguments, status, said) in BARE.items():
         if status in (0, 1, 3) or said in lacking:
             code, text = run(python, folder, command, *arguments)
             assert (code, said in text) == (status, True), text
     code = SAID.get(extra, "import ampsim")
-    done = subprocess.run([str(python), "-c", code], capture_output=True, text=True, check=False)  # noqa: S603
+    done = subprocess.run(  # noqa: S603
+        [str(python), "-c", code], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr

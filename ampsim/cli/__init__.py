@@ -16,12 +16,21 @@ import typer
 from ampsim import __version__
 from ampsim.cli.terminal import out
 
-OWN = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+OWN = {
+    "ignore_unknown_options": True,
+    "allow_extra_args": True,
+    "help_option_names": [],
+}
 """Settings of a command that parses its own arguments."""
 
 
-RUN, TESTS, SCALERS = "Diagnose a training run", "Test scalers and loops", "Simulate scalers"
-COMMANDS = {  # name -> panel in the help, and module:function (or Typer program); in the help's order
+RUN, TESTS, SCALERS = (
+    "Diagnose a training run",
+    "Test scalers and loops",
+    "Simulate scalers",
+)
+# name -> panel in the help, and module:function (or Typer program); in the help's order
+COMMANDS = {
     "explain": (RUN, "explain:explain_log"),
     "report": (RUN, "report:report_run"),
     "playground": (RUN, "playground:write_playground"),
@@ -41,9 +50,9 @@ COMMANDS = {  # name -> panel in the help, and module:function (or Typer program
 def build(words: Iterable[str] = ()) -> typer.Typer:
     """Return the program with the commands that are among `words`; with all if none is."""
     app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
-    app.callback(help="Test, simulate, and diagnose dynamic loss scaling in fp16 training.")(
-        _options
-    )
+    app.callback(
+        help="Test, simulate, and diagnose dynamic loss scaling in fp16 training."
+    )(_options)
     words = {*words}
     for command in [name for name in COMMANDS if name in words] or COMMANDS:
         panel, home = COMMANDS[command]
@@ -53,7 +62,9 @@ def build(words: Iterable[str] = ()) -> typer.Typer:
             app.add_typer(target, name=command, rich_help_panel=panel)
         else:
             settings = OWN if module == "lint" else None
-            app.command(command, rich_help_panel=panel, context_settings=settings)(target)
+            app.command(command, rich_help_panel=panel, context_settings=settings)(
+                target
+            )
     return app
 
 
@@ -73,7 +84,10 @@ def _options(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", help="Print the version and exit.", callback=_print_version, is_eager=True
+            "--version",
+            help="Print the version and exit.",
+            callback=_print_version,
+            is_eager=True,
         ),
     ] = False,
 ) -> None:
@@ -82,6 +96,8 @@ def _options(
 
 def main() -> NoReturn:
     """Run the command line and exit with its status."""
-    completing = "_AMPSIM_COMPLETE" in os.environ  # the shell passes the words in the environment
+    completing = (
+        "_AMPSIM_COMPLETE" in os.environ
+    )  # the shell passes the words in the environment
     build(() if completing else sys.argv[1:])(prog_name="ampsim")
     sys.exit(0)

@@ -25,12 +25,15 @@ def advise_run(
     ],
     steps: Annotated[
         int | None,
-        typer.Option(help="Steps of the run to come; default: as many as TRACE.", min=1),
+        typer.Option(
+            help="Steps of the run to come; default: as many as TRACE.", min=1
+        ),
     ] = None,
     summed_ranks: Annotated[
         int,
         typer.Option(
-            help="Ranks whose fp16 gradients are summed before the sum is divided.", min=1
+            help="Ranks whose fp16 gradients are summed before the sum is divided.",
+            min=1,
         ),
     ] = 1,
 ) -> None:
@@ -52,9 +55,13 @@ def advise_run(
         rows = sweep(rules.values(), thresholds)
     except (OSError, TypeError, ValueError) as error:
         fail(str(error))
-    table = Table("", *SETTINGS, "skips", "mean log2 scale", box=None, header_style="bold")
+    table = Table(
+        "", *SETTINGS, "skips", "mean log2 scale", box=None, header_style="bold"
+    )
     table.title = f"{len(thresholds):,} steps, {measured.bad_rate:.3g} of them bad"
     for (name, chosen), row in zip(rules.items(), rows, strict=True):
         values = (str(getattr(chosen, setting)) for setting in SETTINGS)
-        table.add_row(name, *values, f"{row['skips']:,}", f"{row['mean_log2_scale']:.2f}")
+        table.add_row(
+            name, *values, f"{row['skips']:,}", f"{row['mean_log2_scale']:.2f}"
+        )
     print_table(table)

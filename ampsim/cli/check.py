@@ -59,7 +59,9 @@ def checking(
         **arguments: Any,
     ) -> None:
         form = _form(file, report, force=force)
-        _report(partial(run, **arguments), expect, xfail, form, file, show or show_table)
+        _report(
+            partial(run, **arguments), expect, xfail, form, file, show or show_table
+        )
 
     own = [
         parameter
@@ -68,7 +70,9 @@ def checking(
     ]
     parameters = [*own, *SHARED]
     update_wrapper(command, run).__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    command.__annotations__ = {
+        parameter.name: parameter.annotation for parameter in parameters
+    }
     return command
 
 
@@ -94,12 +98,12 @@ def check_scalers(
 ) -> "Report":
     """Run the checks on a loss scaler: a class with torch's constructor, make(rule), or a Subject.
 
-    Exit status: 1 if a check fails that was not expected to fail, or passes that was; 3 if a check cannot run.
-    A line `hint` shows how to declare a difference that is intentional. A declared difference is no finding.
-    A line `repeat` is the command that repeats a failure; a line `emit` writes a test of it.
-    A check that hangs or ends its process fails. A second hang stops the run.
-    A check may take 60 seconds of CPU time, or one second per example if that is longer.
-    For torch's scaler and its subclasses: --expect ampsim.testing.known_failures:TORCH
+    Exit status: 1 if a check fails that was not expected to fail, or passes that was; 3 if a check
+    cannot run. A line `hint` shows how to declare a difference that is intentional. A declared
+    difference is no finding. A line `repeat` is the command that repeats a failure; a line `emit`
+    writes a test of it. A check that hangs or ends its process fails. A second hang stops the run.
+    A check may take 60 seconds of CPU time, or one second per example if that is longer. For
+    torch's scaler and its subclasses: --expect ampsim.testing.known_failures:TORCH
 
     Example: ampsim check torch.amp:GradScaler --check scale_is_never_subnormal
     """
@@ -120,7 +124,9 @@ def check_scalers(
     if limit and FORKS:
         warm_up()
     begins = {
-        name: partial(begin_checks, partial(find, name, **declared), *generated, expected, limit)
+        name: partial(
+            begin_checks, partial(find, name, **declared), *generated, expected, limit
+        )
         for name in targets
     }
     # After checks ran in this process, torch's threads would not survive a fork.
@@ -141,7 +147,9 @@ def _propose(
     if len(targets) != 1:
         raise ValueError(f"--propose: expected one TARGET, not {len(targets)}")
     if EXPECTED.exists():
-        raise ValueError(f"--propose: {EXPECTED} exists; move it, or pass --expect {EXPECTED}")
+        raise ValueError(
+            f"--propose: {EXPECTED} exists; move it, or pass --expect {EXPECTED}"
+        )
     subject = find(targets[0], **declared)
     subject.try_out()
     scaler, known = propose(subject, checks, generated)
@@ -175,11 +183,15 @@ def check_ranks(
     expected: Expected,
     ranks: options.Ranks = 2,
     gradients: Annotated[
-        str, typer.Option(help="Gradients: sharded, or from torch's DDP or FSDP2.", metavar="KIND")
+        str,
+        typer.Option(
+            help="Gradients: sharded, or from torch's DDP or FSDP2.", metavar="KIND"
+        ),
     ] = "sharded",
     unsupported: options.Unsupported = None,
 ) -> "Report":
-    """Run the checks on a scaler that synchronizes over a process group: ranks agree on skips, scale, and steps.
+    """Run the checks on a scaler that synchronizes over a process group: ranks agree on skips,
+    scale, and steps.
 
     Exit status: 1 if a check fails that was not expected to fail, or passes that was.
 
@@ -194,7 +206,12 @@ def check_ranks(
         replace(result, target=name)
         for name, make in makes.items()
         for result in judge_ranks(
-            make, ranks, kind, unsupported=unsupported or (), checks=check, expected=expected
+            make,
+            ranks,
+            kind,
+            unsupported=unsupported or (),
+            checks=check,
+            expected=expected,
         )
     )
 
@@ -212,7 +229,9 @@ def _report(
     from ampsim.testing.report import FORMATS
 
     if "" not in sys.path:
-        sys.path.insert(0, "")  # finds modules in the current folder, as `python -m` does
+        sys.path.insert(
+            0, ""
+        )  # finds modules in the current folder, as `python -m` does
     try:
         expected = {**_expected(expect), **dict.fromkeys(xfail or (), "--xfail")}
         with replacing(file) if file else nullcontext() as stream:
@@ -237,7 +256,9 @@ def _report(
     raise typer.Exit(1 if judged.findings else NO_RESULT if judged.errors else 0)
 
 
-def run_checks(begins: "Mapping[str, Begin]", checks: "Sequence[Check]", limit: float) -> "Report":
+def run_checks(
+    begins: "Mapping[str, Begin]", checks: "Sequence[Check]", limit: float
+) -> "Report":
     """Run the checks on each target: in a child process, or in this process if there is no limit."""
     from ampsim.testing.child import judge_apart
     from ampsim.testing.report import Report
@@ -251,7 +272,14 @@ def run_checks(begins: "Mapping[str, Begin]", checks: "Sequence[Check]", limit: 
 
     total, quiet = len(checks) * len(begins), not err.is_terminal
     return Report(
-        track(results(), "checking", total=total, console=err, transient=True, disable=quiet)
+        track(
+            results(),
+            "checking",
+            total=total,
+            console=err,
+            transient=True,
+            disable=quiet,
+        )
     )
 
 
@@ -263,17 +291,23 @@ def _expected(text: str | None) -> dict[str, str]:
 
     try:
         is_file = ":" not in text or Path(text).exists()
-        mapping: Any = json.loads(Path(text).read_text("utf-8")) if is_file else load(text)
+        mapping: Any = (
+            json.loads(Path(text).read_text("utf-8")) if is_file else load(text)
+        )
     except (OSError, RecursionError, json.JSONDecodeError) as error:
         raise ValueError(
             f"--expect {text}: {error}; expected a JSON file {{check: reason}}"
         ) from error
-    if not isinstance(mapping, dict) or {*map(type, [*mapping, *mapping.values()])} - {str}:
+    if not isinstance(mapping, dict) or {*map(type, [*mapping, *mapping.values()])} - {
+        str
+    }:
         raise ValueError(f"--expect {text}: expected a mapping from checks to reasons")
     return mapping
 
 
-def _form(file: Path | None, report: ReportFormat | None, *, force: bool) -> ReportFormat | None:
+def _form(
+    file: Path | None, report: ReportFormat | None, *, force: bool
+) -> ReportFormat | None:
     """Return the form of the report; exit unless the file is new, or holds a report of this form."""
     if file is None:
         return report
@@ -281,7 +315,9 @@ def _form(file: Path | None, report: ReportFormat | None, *, force: bool) -> Rep
         form = report or ReportFormat(file.suffix.removeprefix("."))
         check_own(file, _MARKS[form], force=force)
     except ValueError:
-        fail(f"--out {file}: expected a name that ends in .md or .json; or pass --report")
+        fail(
+            f"--out {file}: expected a name that ends in .md or .json; or pass --report"
+        )
     except OSError as error:
         fail(str(error))
     return form

@@ -18,10 +18,14 @@ OnCPU = Annotated[
     bool, typer.Option("--on-cpu", help="Run a script that asks for CUDA on the CPU.")
 ]
 Autocast = Annotated[
-    bool, typer.Option("--autocast", help="With --on-cpu: keep fp16 autocast, which is slow.")
+    bool,
+    typer.Option(
+        "--autocast", help="With --on-cpu: keep fp16 autocast, which is slow."
+    ),
 ]
 Steps = Annotated[
-    int, typer.Option(help="Steps of an optimizer after which a script is ended.", min=1)
+    int,
+    typer.Option(help="Steps of an optimizer after which a script is ended.", min=1),
 ]
 
 
@@ -43,14 +47,15 @@ def check_loops(
     autocast: Autocast = False,
     steps: Steps = 40,
 ) -> "Report":
-    """Run the checks on a training script, which is run unchanged, or on a loop: make(scaler) returns a Loop.
+    """Run the checks on a training script, which is run unchanged, or on a loop: make(scaler)
+    returns a Loop.
 
-    A script runs for a few steps in a child process. One iteration is run several times from the same state:
-    unchanged, at another loss scale, and with an inf in a gradient. Its files go to a temporary folder.
-    If make takes a group, the loop also runs on ranks.
-    Exit status: 1 if a check fails that was not expected to fail, or passes that was; 2 if a script has no enabled
-    scaler, takes no step, or raises; 3 if a check cannot run.
-    A check of a loop may take ten minutes of CPU time; a script may take ten minutes.
+    A script runs for a few steps in a child process. One iteration is run several times from the
+    same state: unchanged, at another loss scale, and with an inf in a gradient. Its files go to a
+    temporary folder. If make takes a group, the loop also runs on ranks. Exit status: 1 if a check
+    fails that was not expected to fail, or passes that was; 2 if a script has no enabled scaler,
+    takes no step, or raises; 3 if a check cannot run. A check of a loop may take ten minutes of CPU
+    time; a script may take ten minutes.
 
     Example: ampsim check-loop --on-cpu train.py -- --fp16 --batch-size 4
     """

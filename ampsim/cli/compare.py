@@ -23,7 +23,9 @@ SHOWN = 8
 def list_dialects(
     diff: Annotated[
         tuple[str, str] | None,
-        typer.Option(metavar="A B", help="Compare two dialects.", autocompletion=dialects.names),
+        typer.Option(
+            metavar="A B", help="Compare two dialects.", autocompletion=dialects.names
+        ),
     ] = None,
     parameters: Annotated[
         list[str] | None,
@@ -37,15 +39,20 @@ def list_dialects(
 ) -> None:
     """List the loss scalers that ampsim simulates: name, parameters with defaults, source.
 
-    With --diff A B: show how the rules differ, and the shortest overflow sequence after which the scales diverge.
-    Example: ampsim dialects --diff torch.amp.GradScaler flax.DynamicScale -s growth_interval=3
+    With --diff A B: show how the rules differ, and the shortest overflow sequence after which the
+    scales diverge. Example: ampsim dialects --diff torch.amp.GradScaler flax.DynamicScale -s
+    growth_interval=3
     """
     if diff is not None:
         _compare(*diff, parameters or ())
         return
     if parameters:
-        fail("--set: expected --diff A B; to run one dialect with settings use `ampsim replay`")
-    table = Table("dialect", "parameters", "source", box=None, pad_edge=False, header_style="bold")
+        fail(
+            "--set: expected --diff A B; to run one dialect with settings use `ampsim replay`"
+        )
+    table = Table(
+        "dialect", "parameters", "source", box=None, pad_edge=False, header_style="bold"
+    )
     for name in dialects.names():
         dialect = dialects.ALL[name]
         table.add_row(name, ", ".join(_defaults(dialect)), dialect.source)
@@ -70,7 +77,9 @@ def _compare(a: str, b: str, parameters: Sequence[str]) -> None:
         pair = [_dialect(a), _dialect(b)]
         known = set[str]().union(*map(_settings_of, pair))
         for name in given.keys() - known:
-            raise ValueError(f"--set {name}: neither dialect has it: {nearest(name, known)}")
+            raise ValueError(
+                f"--set {name}: neither dialect has it: {nearest(name, known)}"
+            )
         alike = ALIKE | given
         default = [_rule(dialect, given) for dialect in pair]
         searched = [_rule(dialect, alike) for dialect in pair]
@@ -102,14 +111,22 @@ def _settings_of(dialect: dialects.Dialect) -> set[str]:
 
 def _rule(dialect: dialects.Dialect, given: dict[str, Any]) -> Rule:
     """Return the rule of a dialect with those settings that it has."""
-    return dialect(**{name: given[name] for name in given.keys() & _settings_of(dialect)})
+    return dialect(
+        **{name: given[name] for name in given.keys() & _settings_of(dialect)}
+    )
 
 
 def _result(search: Search) -> str:
     if search.history is not None:
-        runs = [(flag, len([*same])) for flag, same in itertools.groupby(search.history)]
+        runs = [
+            (flag, len([*same])) for flag, same in itertools.groupby(search.history)
+        ]
         words = [f"{count} x {_EVENTS[flag]}" for flag, count in runs]
-        return f"they diverge after {', '.join(words)}" if words else "they differ from the start"
+        return (
+            f"they diverge after {', '.join(words)}"
+            if words
+            else "they differ from the start"
+        )
     bound = "" if search.exhausted else f" of up to {search.length} updates"
     return f"no overflow sequence{bound} separates them"
 
@@ -117,7 +134,9 @@ def _result(search: Search) -> str:
 _EVENTS = ("finite", "overflow")
 
 
-def _print_history(names: tuple[str, str], rules: Sequence[Rule], history: Sequence[bool]) -> None:
+def _print_history(
+    names: tuple[str, str], rules: Sequence[Rule], history: Sequence[bool]
+) -> None:
     """Print the last scales of both, up to the first difference."""
     table = Table("update", "", *names, box=None, pad_edge=False, header_style="bold")
     sides = [[repr(init(rule).scale), *_scales(rule, history)] for rule in rules]

@@ -5,13 +5,23 @@ from typing import Annotated
 
 import typer
 
-from ampsim.cli.options import MOST, Examples, File, Force, Traits, Unsupported, declared_traits
+from ampsim.cli.options import (
+    MOST,
+    Examples,
+    File,
+    Force,
+    Traits,
+    Unsupported,
+    declared_traits,
+)
 from ampsim.cli.terminal import fail, out
 from ampsim.core.files import check_own, replacing
 
 Check = Annotated[
     str,
-    typer.Argument(metavar="CHECK", help="Name of the check, as in a report.", show_default=False),
+    typer.Argument(
+        metavar="CHECK", help="Name of the check, as in a report.", show_default=False
+    ),
 ]
 Target = Annotated[
     str,
@@ -34,14 +44,17 @@ def emit_test(
     time_limit: Annotated[
         float,
         typer.Option(
-            help="Time limit of the written test in seconds; 0 sets none.", min=0, max=MOST
+            help="Time limit of the written test in seconds; 0 sets none.",
+            min=0,
+            max=MOST,
         ),
     ] = 300.0,
 ) -> None:
-    """Write a standalone pytest file in which TARGET fails CHECK, to attach to an issue. It does not need ampsim.
+    """Write a standalone pytest file in which TARGET fails CHECK, to attach to an issue. It does
+    not need ampsim.
 
-    ampsim runs the file once, in an environment without ampsim, and writes it only if the test fails there.
-    Exit status: 2 if the check passes or has no standalone test.
+    ampsim runs the file once, in an environment without ampsim, and writes it only if the test
+    fails there. Exit status: 2 if the check passes or has no standalone test.
 
     Example: ampsim emit-test scale_is_never_subnormal torch.amp:GradScaler -o test_it.py
     """

@@ -31,19 +31,30 @@ Log = Annotated[
 Page = Annotated[
     Path | None,
     typer.Option(
-        "--html", metavar="FILE", help="Also write the page of `ampsim report`.", show_default=False
+        "--html",
+        metavar="FILE",
+        help="Also write the page of `ampsim report`.",
+        show_default=False,
     ),
 ]
 AsJson = Annotated[
-    bool, typer.Option("--json", help="Print the findings as JSON, with all that a page draws.")
+    bool,
+    typer.Option(
+        "--json", help="Print the findings as JSON, with all that a page draws."
+    ),
 ]
 Why = Annotated[
-    bool, typer.Option("--why", help="Print the lines of the log that support each finding.")
+    bool,
+    typer.Option("--why", help="Print the lines of the log that support each finding."),
 ]
 
 
 def explain_log(
-    log: Log, html: Page = None, as_json: AsJson = False, why: Why = False, force: Force = False
+    log: Log,
+    html: Page = None,
+    as_json: AsJson = False,
+    why: Why = False,
+    force: Force = False,
 ) -> None:
     """Diagnose the loss scale of a run from its training log, and suggest fixes.
 
@@ -65,7 +76,9 @@ def explain_log(
 
 
 def _explain_text(text: str) -> "Explanation":
-    """Return the diagnosis of an error message or of lines of a log; exit if there is nothing to diagnose."""
+    """Return the diagnosis of an error message or of lines of a log; exit if there is nothing to
+    diagnose.
+    """
     from ampsim.runs.explain_log import explain
     from ampsim.runs.read.history import NothingReadError
 

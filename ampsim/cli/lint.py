@@ -4,7 +4,8 @@ import typer
 
 
 def lint_files(context: typer.Context) -> None:
-    """Find loss-scaling problems in training loops without running them. Exit status: 1 for an error or a warning.
+    """Find loss-scaling problems in training loops without running them. Exit status: 1 for an
+    error or a warning.
 
     Example: ampsim lint train.py; ampsim lint --explain AMP101
     """

@@ -25,7 +25,9 @@ class ReportFormat(enum.StrEnum):
 
 Dialect = Annotated[
     str,
-    typer.Argument(metavar="DIALECT", help="A name from `ampsim dialects`.", show_default=False),
+    typer.Argument(
+        metavar="DIALECT", help="A name from `ampsim dialects`.", show_default=False
+    ),
 ]
 Names = Annotated[
     list[str] | None,
@@ -57,7 +59,9 @@ Expect = Annotated[
 ]
 Xfail = Annotated[
     list[str] | None,
-    typer.Option(help="Name of a check that is expected to fail. Repeatable.", metavar="CHECK"),
+    typer.Option(
+        help="Name of a check that is expected to fail. Repeatable.", metavar="CHECK"
+    ),
 ]
 TimeLimit = Annotated[
     float | None,
@@ -72,17 +76,27 @@ Form = Annotated[
     ReportFormat | None,
     typer.Option("--report", help="Print a report instead of a table."),
 ]
-File = Annotated[Path | None, typer.Option("--out", "-o", help="File to write.", metavar="FILE")]
-Force = Annotated[bool, typer.Option("--force", help="Replace a file that ampsim did not write.")]
+File = Annotated[
+    Path | None, typer.Option("--out", "-o", help="File to write.", metavar="FILE")
+]
+Force = Annotated[
+    bool, typer.Option("--force", help="Replace a file that ampsim did not write.")
+]
 Examples = Annotated[
     int | None,
     typer.Option(
-        "--examples", "-n", min=1, max=MOST, help="Generated examples per check; by default 60."
+        "--examples",
+        "-n",
+        min=1,
+        max=MOST,
+        help="Generated examples per check; by default 60.",
     ),
 ]
 Seed = Annotated[
     int | None,
-    typer.Option(help="Seed of the examples; by default they are the same in each run.", min=0),
+    typer.Option(
+        help="Seed of the examples; by default they are the same in each run.", min=0
+    ),
 ]
 Propose = Annotated[
     bool,
@@ -97,7 +111,8 @@ Levels = Annotated[
     typer.Option("--level", "-l", help="Level of checks to run, 0 to 5. Repeatable."),
 ]
 Ranks = Annotated[
-    int, typer.Option("--ranks", help="Number of ranks in the group.", min=2, metavar="N")
+    int,
+    typer.Option("--ranks", help="Number of ranks in the group.", min=2, metavar="N"),
 ]
 
 
@@ -115,12 +130,22 @@ def _shared(
 SHARED = tuple(inspect.signature(_shared).parameters.values())
 
 
-def declared_traits(traits: Sequence[str], unsupported: Sequence[str]) -> dict[str, Any]:
+def declared_traits(
+    traits: Sequence[str], unsupported: Sequence[str]
+) -> dict[str, Any]:
     """Return what `--trait` and `--unsupported` declare, as arguments of `Traits`."""
     from ampsim.testing.scaler_checks.traits import NO_OPTION, Traits
 
     given = settings(
-        "--trait", traits, "each", "all", "float32", "float64", "clean", "growth", "backoff"
+        "--trait",
+        traits,
+        "each",
+        "all",
+        "float32",
+        "float64",
+        "clean",
+        "growth",
+        "backoff",
     )
     known = {field.name for field in fields(Traits)} - {*NO_OPTION}
     for name in given.keys() - known:

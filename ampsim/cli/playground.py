@@ -13,7 +13,9 @@ from ampsim.core.files import DamagedFileError, check_own, replacing
 Output = Annotated[Path, typer.Option("--out", "-o", help="HTML file to write.")]
 
 
-def write_playground(output: Output = Path("playground.html"), force: Force = False) -> None:
+def write_playground(
+    output: Output = Path("playground.html"), force: Force = False
+) -> None:
     """Write an HTML page that replays recorded runs under two loss scalers. For a log, use report."""
     from ampsim.runs.playground.build import playground
 

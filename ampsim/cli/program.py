@@ -35,8 +35,8 @@ class Program:
         """
         self._limit, self._over = limit, False
         self._answers: queue.Queue[str] = queue.Queue(maxsize=2)
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  closed with the program
-        self._process = subprocess.Popen(  # noqa: S603 - the user's own
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
+        self._process = subprocess.Popen(  # noqa: S603
             list(command),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
             text=True, encoding="utf-8", errors="replace", start_new_session=True,
@@ -95,7 +95,8 @@ class Program:
                 raise self._error(self._ending(), "status 0 when its input ends")
         except (queue.Empty, subprocess.TimeoutExpired):
             raise self._error(
-                f"still running {self._limit:g} s after the end of its input", "it to exit"
+                f"still running {self._limit:g} s after the end of its input",
+                "it to exit",
             ) from None
 
     def _close_input(self) -> None:
@@ -109,14 +110,20 @@ class Program:
             status = self._process.wait(self._limit)
         except subprocess.TimeoutExpired:
             return "its output is closed"
-        how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+        how = (
+            f"signal {signal.Signals(-status).name}"
+            if status < 0
+            else f"exit status {status}"
+        )
         return f"it ended with {how}"
 
     def _error(self, problem: str, expected: str = ONE) -> ProgramError:
         self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - _TAIL))
         said = self._errors.read().decode(errors="replace").strip().splitlines()[-10:]
         stderr = "; its standard error:" if said else ""
-        return ProgramError("\n    ".join([f"{problem}; expected {expected}{stderr}", *said]))
+        return ProgramError(
+            "\n    ".join([f"{problem}; expected {expected}{stderr}", *said])
+        )
 
     def _read(self, stream: IO[str]) -> None:
         with stream:

@@ -35,7 +35,9 @@ def replay_history(
     Example: ampsim replay torch.amp.GradScaler 00100 -s growth_interval=2
     """
     if not history or set(history) - {"0", "1"}:
-        fail(f"overflows {history!r}: expected digits 0 (finite) and 1 (overflow), e.g. 0001000")
+        fail(
+            f"overflows {history!r}: expected digits 0 (finite) and 1 (overflow), e.g. 0001000"
+        )
     try:
         rule = dialects.get(dialect, **settings("--set", parameters))
     except (dialects.UnknownDialectError, TypeError, ValueError) as error:

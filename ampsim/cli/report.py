@@ -17,9 +17,8 @@ from ampsim.core.files import DamagedFileError, check_own, replacing
 if TYPE_CHECKING:
     from ampsim.runs.explain_log import Explanation
 
-MARK = (
-    '<meta name="generator" content="ampsim">'  # in each page of this command and of `playground`
-)
+# in each page of this command and of `playground`
+MARK = '<meta name="generator" content="ampsim">'
 Run = Annotated[
     Path,
     typer.Argument(
@@ -48,13 +47,22 @@ class Kind(enum.StrEnum):
 
 
 Format = Annotated[
-    Kind, typer.Option("--format", help="html: the page; png, svg: the chart of the loss scale.")
+    Kind,
+    typer.Option(
+        "--format", help="html: the page; png, svg: the chart of the loss scale."
+    ),
 ]
-CHART_MARKS = {"png": "Software", "svg": "Matplotlib"}  # in each chart that matplotlib writes
+CHART_MARKS = {
+    "png": "Software",
+    "svg": "Matplotlib",
+}  # in each chart that matplotlib writes
 
 
-def report_run(run: Run, page: Page = None, kind: Format = Kind.html, force: Force = False) -> None:
-    """Write an HTML page that shows what the loss scale did in RUN, in text and charts. The page works offline.
+def report_run(
+    run: Run, page: Page = None, kind: Format = Kind.html, force: Force = False
+) -> None:
+    """Write an HTML page that shows what the loss scale did in RUN, in text and charts. The page
+    works offline.
 
     Example: ampsim report run.jsonl -o page.html
     """
@@ -67,8 +75,12 @@ def report_run(run: Run, page: Page = None, kind: Format = Kind.html, force: For
     out.print(f"wrote {target}")
 
 
-def _write_chart(explanation: "Explanation", kind: str, target: Path, *, force: bool) -> None:
-    """Write the chart of the loss scale; exit if the path cannot be written, or holds something else."""
+def _write_chart(
+    explanation: "Explanation", kind: str, target: Path, *, force: bool
+) -> None:
+    """Write the chart of the loss scale; exit if the path cannot be written, or holds something
+    else.
+    """
     from ampsim.runs.report.scale_chart import scale_chart
 
     try:
@@ -95,7 +107,9 @@ def explain_file(log: Path) -> "Explanation":
         is_quick = not err.is_terminal or size < 1 << 24
         with Progress(console=err, transient=True, disable=is_quick) as progress:
             task = progress.add_task("reading", total=size)
-            return explain(read_log(log, lambda done: progress.update(task, completed=done)))
+            return explain(
+                read_log(log, lambda done: progress.update(task, completed=done))
+            )
     except FileNotFoundError:
         fail(f"{log}: no such file; give the path of a training log")
     except (DamagedFileError, ImportError, OSError, ValueError) as error:
@@ -110,7 +124,9 @@ def is_there(log: Path) -> bool:
         return False
 
 
-def write_page(explanation: "Explanation", log: Path, target: Path, *, force: bool = False) -> None:
+def write_page(
+    explanation: "Explanation", log: Path, target: Path, *, force: bool = False
+) -> None:
     """Write the page of a diagnosis; exit if the path cannot be written, or holds something else."""
     from ampsim.runs.report.report import report
 

@@ -36,7 +36,8 @@ def sweep_folder(
 ) -> None:
     """Replay the runs in DIR under DIALECT, with each combination of the given values.
 
-    Example: ampsim sweep traces torch.amp.GradScaler -s growth_interval=100,2000 -s init_scale=2**10,2**16
+    Example: ampsim sweep traces torch.amp.GradScaler -s growth_interval=100,2000 -s
+    init_scale=2**10,2**16
     """
     try:
         grid = _grid(parameters or ())
@@ -60,14 +61,21 @@ def _grid(texts: Iterable[str]) -> list[dict[str, Any]]:
     for text in texts:
         name, equals, listed = text.partition("=")
         for value in listed.split(","):
-            values.setdefault(name, []).append(settings("--set", [name + equals + value])[name])
-    return [dict(zip(values, each, strict=True)) for each in itertools.product(*values.values())]
+            values.setdefault(name, []).append(
+                settings("--set", [name + equals + value])[name]
+            )
+    return [
+        dict(zip(values, each, strict=True))
+        for each in itertools.product(*values.values())
+    ]
 
 
 def _table(grid: Sequence[dict[str, Any]], done: Sequence[FileSweep]) -> Table:
     """Return a row per rule, over all steps of all traces."""
     total = sum(each.steps for each in done)
-    table = Table(*grid[0], "skips", "skip rate", "mean log2 scale", box=None, header_style="bold")
+    table = Table(
+        *grid[0], "skips", "skip rate", "mean log2 scale", box=None, header_style="bold"
+    )
     table.title = f"{total:,} steps of {len(done)} traces"
     for number, chosen in enumerate(grid):
         rows = [(each.steps, each.rows[number]) for each in done]

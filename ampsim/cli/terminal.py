@@ -23,9 +23,15 @@ ABSENT = re.compile(  # the message of an import, and a suffix from the loader o
 class _Console(Console):
     """A console that prints control characters as escape codes."""
 
-    def render(self, renderable: Any, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+    def render(
+        self, renderable: Any, options: ConsoleOptions | None = None
+    ) -> Iterator[Segment]:
         for segment in super().render(renderable, options):
-            yield (segment if segment.control else segment._replace(text=printable(segment.text)))
+            yield (
+                segment
+                if segment.control
+                else segment._replace(text=printable(segment.text))
+            )
 
 
 out = _Console(soft_wrap=True, highlight=False, emoji=False, markup=False)
@@ -48,13 +54,16 @@ def fail(message: str, status: int = 2) -> NoReturn:
 def settings(option: str, texts: Iterable[str] | None, *words: str) -> dict[str, Any]:
     """Parse ``NAME=VALUE`` options.
 
-    A value is a number (also 2**16), true, false, none, or some of `words`, with commas; others raise ValueError.
+    A value is a number (also 2**16), true, false, none, or some of `words`, with commas; others
+    raise ValueError.
     """
     parsed: dict[str, Any] = {}
     for text in texts or ():
         name, equals, value = text.partition("=")
         if not equals:
-            raise ValueError(f"{option} {text!r}: expected NAME=VALUE, e.g. growth_interval=2")
+            raise ValueError(
+                f"{option} {text!r}: expected NAME=VALUE, e.g. growth_interval=2"
+            )
         if name in parsed:
             raise ValueError(
                 f"{option} {text!r}: {name} is already {parsed[name]!r}; pass each name once"

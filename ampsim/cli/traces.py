@@ -30,7 +30,10 @@ BEFORE, AFTER = 4, 2
 @app.command("export")
 def export_vectors(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="JSON Lines file to write.", show_default=False)
+        Path,
+        typer.Argument(
+            metavar="FILE", help="JSON Lines file to write.", show_default=False
+        ),
     ],
     force: Force = False,
 ) -> None:
@@ -69,7 +72,9 @@ class Verdict:
 def verify_program(
     command: Annotated[
         list[str],
-        typer.Argument(metavar="CMD", help="Program and its arguments.", show_default=False),
+        typer.Argument(
+            metavar="CMD", help="Program and its arguments.", show_default=False
+        ),
     ],
     only: Annotated[
         list[str] | None,
@@ -82,13 +87,16 @@ def verify_program(
     ] = None,
     limit: Annotated[
         float,
-        typer.Option("--time-limit", help="Time limit per answer in seconds.", min=0.01, max=1e6),
+        typer.Option(
+            "--time-limit", help="Time limit per answer in seconds.", min=0.01, max=1e6
+        ),
     ] = 10.0,
 ) -> None:
-    """Verify a program that reads settings and overflow flags line by line, and answers each line with scales.
+    """Verify a program that reads settings and overflow flags line by line, and answers each line
+    with scales.
 
-    `ampsim traces export` writes a page that describes the lines. Exit status: 1 if there are findings.
-    Example: ampsim traces verify -- node scaler.js
+    `ampsim traces export` writes a page that describes the lines. Exit status: 1 if there are
+    findings. Example: ampsim traces verify -- node scaler.js
     """
     try:
         chosen = _chosen(vectors.make(), only or ())
@@ -100,12 +108,14 @@ def verify_program(
         with Program(command, limit) as program:
             try:
                 for vector in chosen:
-                    verdicts.append(_verify(vector, program.ask(vector.question())))  # noqa: PERF401 - it may raise
+                    verdicts.append(_verify(vector, program.ask(vector.question())))  # noqa: PERF401
                 program.end()
             except ProgramError as error:
                 failure = str(error)
     except OSError as error:
-        fail(f"{command[0]}: {error.strerror}; expected an executable program after `--`")
+        fail(
+            f"{command[0]}: {error.strerror}; expected an executable program after `--`"
+        )
     raise typer.Exit(_report(chosen, verdicts, failure))
 
 
@@ -132,14 +142,22 @@ def _report(chosen: Sequence[Vector], verdicts: Sequence[Verdict], failure: str)
     if first is not None:
         _show(first)
     if failure:
-        name = f"{_name(chosen[len(verdicts)])}: " if len(verdicts) < len(chosen) else ""
+        name = (
+            f"{_name(chosen[len(verdicts)])}: " if len(verdicts) < len(chosen) else ""
+        )
         out.print(f"{name}{failure}")
     counts = Counter(verdict.kind for verdict in verdicts)
     counts["skipped"] = len(chosen) - len(verdicts)
-    others = [f"{count} {kind}" for kind, count in counts.items() if count and kind != "passed"]
+    others = [
+        f"{count} {kind}"
+        for kind, count in counts.items()
+        if count and kind != "passed"
+    ]
     out.print(", ".join([f"{counts['passed']} of {len(chosen)} passed", *others]))
     if not counts["passed"]:
-        out.print("expected at least one to pass: a program may not decline all vectors")
+        out.print(
+            "expected at least one to pass: a program may not decline all vectors"
+        )
     return int(bool(first or failure or not counts["passed"]))
 
 
@@ -157,9 +175,13 @@ def _show(verdict: Verdict) -> None:
         out.print(f"{_name(vector)}: the first difference is at update {step}")
         headings = ("update", "", "expected", "actual")
         table = Table(*headings, box=None, pad_edge=False, header_style="bold")
-        for n in range(max(0, step - BEFORE), min(len(vector.found_inf), step + AFTER + 1)):
+        for n in range(
+            max(0, step - BEFORE), min(len(vector.found_inf), step + AFTER + 1)
+        ):
             flag = "overflow" if vector.found_inf[n] else "finite"
-            table.add_row(str(n), flag, _entry(vector.outcome, n), _entry(verdict.outcome, n))
+            table.add_row(
+                str(n), flag, _entry(vector.outcome, n), _entry(verdict.outcome, n)
+            )
         print_table(table)
     out.print(f"input: {vector.question()}")
 

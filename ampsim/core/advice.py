@@ -35,14 +35,17 @@ def advise(
 
     Args:
         steps: Optimizer steps of the run, at least 1.
-        bad_rate: Share of the steps that overflow at every scale, in [0, 0.5): NaN batches, overflows in the
-            forward pass.
-        summed_ranks: Ranks whose fp16 gradients are summed before the sum is divided; 1 if each is divided first.
-        threshold: Overflow threshold at the start of the run on one rank; by default 2^24, above most.
+        bad_rate: Share of the steps that overflow at every scale, in [0, 0.5): NaN batches,
+            overflows in the forward pass.
+        summed_ranks: Ranks whose fp16 gradients are summed before the sum is divided; 1 if each is
+            divided first.
+        threshold: Overflow threshold at the start of the run on one rank; by default 2^24, above
+            most.
         lowest: Lowest overflow threshold of any step that is not bad, on one rank.
 
     Returns:
-        Rule: With `init_scale`, `growth_interval`, `min_scale`, and `hysteresis` set, otherwise as torch's scaler.
+        Rule: With `init_scale`, `growth_interval`, `min_scale`, and `hysteresis` set, otherwise as
+            torch's scaler.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -56,14 +59,17 @@ def advise(
     # T4: from 5,000 steps on, a drop of ten bits is made up for within a tenth of the run.
     interval = min(max(steps // 100, SHORTEST), LONGEST)
     if bad_rate:
-        # T8: bad steps stay below half the critical rate, at which they drive the scale to its minimum.
+        # T8: bad steps stay below half the critical rate, at which they drive the scale to its
+        # minimum.
         interval = max(1, int(min(interval, math.log(0.5) / math.log1p(-2 * bad_rate))))
-    # T4: a start that is too high costs one skip per bit; one that is too low costs a growth interval per bit.
+    # T4: a start that is too high costs one skip per bit; one that is too low costs a growth
+    # interval per bit.
     lost = bits_lost_to_ranks(summed_ranks)
     init_scale = 2.0 ** math.ceil(math.log2(threshold) - lost)
     # T8: bad steps cannot push the scale below one at which no other step overflows.
     min_scale = 2.0 ** math.floor(math.log2(min(lowest, threshold)) - lost)
-    # T10: with two, a bad step alone does not lower the scale; without bad steps, the second only costs a skip.
+    # T10: with two, a bad step alone does not lower the scale; without bad steps, the second only
+    # costs a skip.
     return Rule(
         init_scale,
         growth_interval=interval,
@@ -84,10 +90,12 @@ def measure(thresholds: npt.ArrayLike) -> Measured:
     """Return the arguments of `advise` for a run like a recorded one.
 
     Args:
-        thresholds: Overflow thresholds in order, of shape ``(steps,)``. A step below 1 counts as bad.
+        thresholds: Overflow thresholds in order, of shape ``(steps,)``. A step below 1 counts as
+            bad.
 
     Returns:
-        Measured: The share of bad steps, the median threshold of the first 100 other steps, and the lowest of them all.
+        Measured: The share of bad steps, the median threshold of the first 100 other steps, and the
+            lowest of them all.
 
     Raises:
         ValueError: If every step is bad.
@@ -95,7 +103,9 @@ def measure(thresholds: npt.ArrayLike) -> Measured:
     values = np.asarray(thresholds, dtype=np.float64)
     usable = values[(values >= 1) & np.isfinite(values)]
     if not usable.size:
-        raise ValueError("thresholds: expected some in [1, inf); no scale fits this run into fp16")
+        raise ValueError(
+            "thresholds: expected some in [1, inf); no scale fits this run into fp16"
+        )
     return Measured(
         float(np.mean(values < 1)),
         float(np.median(usable[:100])),

@@ -1,7 +1,9 @@
-"""Conformance vectors: settings, overflow sequences, and expected scales, for loss scalers in any language.
+"""Conformance vectors: settings, overflow sequences, and expected scales, for loss scalers in any
+language.
 
-A vector is a `Rule` as plain data, an overflow sequence, and the outcome of each update. The reference state machine
-computes the vectors from the dialects. `conformance_vectors.md` describes the file format.
+A vector is a `Rule` as plain data, an overflow sequence, and the outcome of each update. The
+reference state machine computes the vectors from the dialects. `conformance_vectors.md` describes
+the file format.
 """
 
 import dataclasses
@@ -57,7 +59,9 @@ class Vector:
         """Return the vector of a rule and an overflow sequence, without names."""
         late = [not at_once for at_once in synchronous] or None
         outcome = tuple(_outcome(rule, found_inf, late))
-        return cls("", "", {}, as_data(rule), tuple(found_inf), outcome, tuple(synchronous))
+        return cls(
+            "", "", {}, as_data(rule), tuple(found_inf), outcome, tuple(synchronous)
+        )
 
     def question(self) -> str:
         """Return the input line of a program: the vector without outcome and names."""
@@ -65,7 +69,9 @@ class Vector:
 
     def line(self) -> str:
         """Return the line of the vector in the file."""
-        outcome = [GIVES_UP if scale is None else as_hex(scale) for scale in self.outcome]
+        outcome = [
+            GIVES_UP if scale is None else as_hex(scale) for scale in self.outcome
+        ]
         params = {
             name: as_hex(value) if isinstance(value, float) else value
             for name, value in self.params.items()
@@ -74,9 +80,14 @@ class Vector:
         return _json({**named, **self._input(), "outcome": outcome})
 
     def _input(self) -> Data:
-        data: Data = {"config": self.config, "found_inf": [int(flag) for flag in self.found_inf]}
+        data: Data = {
+            "config": self.config,
+            "found_inf": [int(flag) for flag in self.found_inf],
+        }
         return data | (
-            {"synchronous": [int(flag) for flag in self.synchronous]} if self.synchronous else {}
+            {"synchronous": [int(flag) for flag in self.synchronous]}
+            if self.synchronous
+            else {}
         )
 
 
@@ -101,9 +112,15 @@ def answer(line: str, updates: int) -> Outcome | None:
         return None
     if not isinstance(entries, list):
         raise ValueError(f"{type(entries).__name__}; {form}")
-    scales = tuple(None if entry == GIVES_UP else parse_scale(entry) for entry in entries)
-    if len(scales) != updates and not (scales and scales[-1] is None and len(scales) < updates):
-        raise ValueError(f"{len(scales)} entries; {form}, or fewer with {GIVES_UP!r} last")
+    scales = tuple(
+        None if entry == GIVES_UP else parse_scale(entry) for entry in entries
+    )
+    if len(scales) != updates and not (
+        scales and scales[-1] is None and len(scales) < updates
+    ):
+        raise ValueError(
+            f"{len(scales)} entries; {form}, or fewer with {GIVES_UP!r} last"
+        )
     if None in scales[:-1]:
         raise ValueError(f"{GIVES_UP!r} before the last entry; {form}")
     return scales
@@ -111,12 +128,21 @@ def answer(line: str, updates: int) -> Outcome | None:
 
 def first_difference(expected: Outcome, actual: Outcome) -> int | None:
     """Return the first update whose outcomes differ in any bit, or where one sequence ends."""
-    differ = (n for n, (a, b) in enumerate(zip(expected, actual, strict=False)) if not _same(a, b))
-    return next(differ, None if len(expected) == len(actual) else min(len(expected), len(actual)))
+    differ = (
+        n
+        for n, (a, b) in enumerate(zip(expected, actual, strict=False))
+        if not _same(a, b)
+    )
+    return next(
+        differ,
+        None if len(expected) == len(actual) else min(len(expected), len(actual)),
+    )
 
 
 def _same(a: float | None, b: float | None) -> bool:
-    return a == b or (a is not None and b is not None and math.isnan(a) and math.isnan(b))
+    return a == b or (
+        a is not None and b is not None and math.isnan(a) and math.isnan(b)
+    )
 
 
 def as_hex(x: float) -> str:
@@ -126,10 +152,12 @@ def as_hex(x: float) -> str:
 
 
 def parse_scale(entry: object) -> float:
-    """Return the scale in a JSON entry: a number, or text of a decimal or hexadecimal number, inf, or nan.
+    """Return the scale in a JSON entry: a number, or text of a decimal or hexadecimal number, inf,
+    or nan.
 
     Raises:
-        ValueError: If the entry is none of these. Text is hexadecimal only with 0x: "65536.0" is a decimal number.
+        ValueError: If the entry is none of these. Text is hexadecimal only with 0x: "65536.0" is a
+            decimal number.
     """
     try:
         if isinstance(entry, str):
@@ -138,29 +166,40 @@ def parse_scale(entry: object) -> float:
             return float(entry)
     except (ValueError, OverflowError):
         pass
-    raise ValueError(f"scale {entry!r}: expected a number such as '0x1.8p+1', 3.0, or 'inf'")
+    raise ValueError(
+        f"scale {entry!r}: expected a number such as '0x1.8p+1', 3.0, or 'inf'"
+    )
 
 
 def as_data(rule: Rule) -> Data:
     """Return a rule as JSON data: field -> number, text, list, or object; quirks by name."""
     quirks = [{"name": type(quirk).__name__, **_fields(quirk)} for quirk in rule.quirks]
     reset, arithmetic = sorted(rule.hysteresis_reset), _fields(rule.arithmetic)
-    return _fields(rule) | {"hysteresis_reset": reset, "arithmetic": arithmetic, "quirks": quirks}
+    return _fields(rule) | {
+        "hysteresis_reset": reset,
+        "arithmetic": arithmetic,
+        "quirks": quirks,
+    }
 
 
 def _fields(value: object) -> Data:
     def plain(field: dataclasses.Field[object]) -> object:
         held = getattr(value, field.name)
-        return as_hex(held) if field.type in (float, float | None) and held is not None else held
+        return (
+            as_hex(held)
+            if field.type in (float, float | None) and held is not None
+            else held
+        )
 
     return {field.name: plain(field) for field in dataclasses.fields(value)}  # type: ignore[arg-type]
 
 
-# ------------------------------------------------------------------------------------------------------ the set
+# ------------------------------------------------------------------------------------------------------
+# the set
 
 
 def _random(seed: int, often: float, updates: int = 40) -> str:
-    draw = random.Random(seed)  # noqa: S311 - a fixed sequence
+    draw = random.Random(seed)  # noqa: S311
     return "".join("01"[draw.random() < often] for _ in range(updates))
 
 
@@ -174,22 +213,59 @@ FAMILIES: tuple[tuple[str, Mapping[str, float], tuple[str, ...]], ...] = (
     ("hysteresis", {**_COUNT, "hysteresis": 3}, ("11011100010101000011111011",)),
     (
         "rounding",
-        {"init_scale": 1000 / 3, "growth_interval": 2, "growth_factor": 1.7, "backoff_factor": 0.3},
+        {
+            "init_scale": 1000 / 3,
+            "growth_interval": 2,
+            "growth_factor": 1.7,
+            "backoff_factor": 0.3,
+        },
         (_random(1, 0.3),),
     ),
-    ("rounding", {"init_scale": 0.7, "growth_interval": 1, **_THIRDS}, (_random(2, 0.4),)),
-    ("largest scales", {"init_scale": 2.0**126, "growth_interval": 1}, ("000010011000",)),
-    ("largest scales", {"init_scale": 2.0**126, "growth_interval": 1, **_THIRDS}, ("0000100110",)),
-    ("largest scales", {"init_scale": 2.0**1022, "growth_interval": 1}, ("000010011000",)),
-    ("smallest scales", {"init_scale": 2.0**-120, "growth_interval": 2}, ("1" * 31 + "000011",)),
-    ("smallest scales", {"init_scale": 2.0**-1060, "growth_interval": 2}, ("1" * 16 + "0000",)),
-    ("min_scale", {"init_scale": 6.0, "growth_interval": 2, "min_scale": 1.0}, ("1111010100110",)),
+    (
+        "rounding",
+        {"init_scale": 0.7, "growth_interval": 1, **_THIRDS},
+        (_random(2, 0.4),),
+    ),
+    (
+        "largest scales",
+        {"init_scale": 2.0**126, "growth_interval": 1},
+        ("000010011000",),
+    ),
+    (
+        "largest scales",
+        {"init_scale": 2.0**126, "growth_interval": 1, **_THIRDS},
+        ("0000100110",),
+    ),
+    (
+        "largest scales",
+        {"init_scale": 2.0**1022, "growth_interval": 1},
+        ("000010011000",),
+    ),
+    (
+        "smallest scales",
+        {"init_scale": 2.0**-120, "growth_interval": 2},
+        ("1" * 31 + "000011",),
+    ),
+    (
+        "smallest scales",
+        {"init_scale": 2.0**-1060, "growth_interval": 2},
+        ("1" * 16 + "0000",),
+    ),
+    (
+        "min_scale",
+        {"init_scale": 6.0, "growth_interval": 2, "min_scale": 1.0},
+        ("1111010100110",),
+    ),
     (
         "max_scale",
         {"init_scale": 1000.0, "growth_interval": 1, "max_scale": 4096.0, **_THIRDS},
         ("0000110000010",),
     ),
-    ("giving up", {"init_scale": 2.0**9, "growth_interval": 9, "hysteresis": 1}, ("1" * 24,)),
+    (
+        "giving up",
+        {"init_scale": 2.0**9, "growth_interval": 9, "hysteresis": 1},
+        ("1" * 24,),
+    ),
     (
         "random",
         {"init_scale": 2.0**12, "growth_interval": 4, "hysteresis": 2},
@@ -238,11 +314,15 @@ def named(dialect: Dialect, fields: Mapping[str, float]) -> Data:
         **dialect.parameters,
         **{name: to for name, to in OPTIONS.items() if name in dialect.options},
     }
-    targets = {name: "growth_factor" if to == "factor" else to for name, to in targets.items()}
+    targets = {
+        name: "growth_factor" if to == "factor" else to for name, to in targets.items()
+    }
     return {name: fields[to] for name, to in targets.items() if to in fields}
 
 
-def _add(made: dict[str, Vector], name: str, params: Data, family: str, history: str) -> None:
+def _add(
+    made: dict[str, Vector], name: str, params: Data, family: str, history: str
+) -> None:
     """Add a vector, unless the dialect rejects the settings or already has this line."""
     try:
         rule = dialects.get(name, **params)
@@ -257,7 +337,8 @@ def _add(made: dict[str, Vector], name: str, params: Data, family: str, history:
     )
 
 
-# ----------------------------------------------------------------------------------------------------- the file
+# -----------------------------------------------------------------------------------------------------
+# the file
 
 
 def as_file(vectors: Sequence[Vector], version: str) -> bytes:

@@ -1,9 +1,10 @@
-"""Loss scalers of frameworks as data: a `Rule`, parameter names, and the source they were read from.
+"""Loss scalers of frameworks as data: a `Rule`, parameter names, and the source they were read
+from.
 
 A `Dialect` is the default rule of a framework's scaler with the framework's own parameter names.
-``get("megatron.core.DynamicGradScaler", init_scale=2.0**32, hysteresis=2)`` returns the `Rule`. Tests compare the
-rules bit for bit with trajectories recorded from the frameworks. No rule was fitted to these trajectories: each line
-was read from the source named next to it.
+``get("megatron.core.DynamicGradScaler", init_scale=2.0**32, hysteresis=2)`` returns the `Rule`.
+Tests compare the rules bit for bit with trajectories recorded from the frameworks. No rule was
+fitted to these trajectories: each line was read from the source named next to it.
 """
 
 import dataclasses
@@ -31,7 +32,9 @@ from ampsim.core.validation import as_float, nearest
 F32 = Arithmetic(round_factors=True)
 F32_UNGUARDED = Arithmetic(round_factors=True, keeps_finite=False)
 XLA = Arithmetic(round_factors=True, flush_subnormals=True)
-XLA_UNGUARDED = Arithmetic(round_factors=True, flush_subnormals=True, keeps_finite=False)
+XLA_UNGUARDED = Arithmetic(
+    round_factors=True, flush_subnormals=True, keeps_finite=False
+)
 F64 = Arithmetic(dtype="float64", keeps_finite=False)
 
 
@@ -75,8 +78,12 @@ class Dialect:
         known = {*self.parameters, *self.options}
         for name in given:
             if name not in known:
-                raise TypeError(f"{self.name} has no parameter {name!r}: {nearest(name, known)}")
-        options = {name: given.get(name, default) for name, default in self.options.items()}
+                raise TypeError(
+                    f"{self.name} has no parameter {name!r}: {nearest(name, known)}"
+                )
+        options = {
+            name: given.get(name, default) for name, default in self.options.items()
+        }
         fields: dict[str, object] = {}
         for name, target in self.parameters.items():
             if name in given:
@@ -106,10 +113,15 @@ def _fixed_factor(rule: Rule, options: Options) -> Rule:
     return rule
 
 
-# ---------------------------------------------------------------------------------------------- torch and related
+# ----------------------------------------------------------------------------------------------
+# torch and related
 
 _INIT = {"init_scale": "init_scale", "growth_interval": "growth_interval"}
-_GROWTH_BACKOFF = {**_INIT, "growth_factor": "growth_factor", "backoff_factor": "backoff_factor"}
+_GROWTH_BACKOFF = {
+    **_INIT,
+    "growth_factor": "growth_factor",
+    "backoff_factor": "backoff_factor",
+}
 _FACTOR = {**_INIT, "factor": "factor"}
 
 TORCH = Dialect(
@@ -118,13 +130,12 @@ TORCH = Dialect(
     Rule(),
     _GROWTH_BACKOFF,
 )
-SHARDED = (
-    Dialect(  # its own Python update: float32 tensor times Python float, and no guard against inf
-        "torch.fsdp.ShardedGradScaler[cpu]",
-        "torch 2.13.0 torch/distributed/fsdp/sharded_grad_scaler.py:288-307",
-        Rule(arithmetic=F32_UNGUARDED),
-        _GROWTH_BACKOFF,
-    )
+# its own Python update: float32 tensor times Python float, and no guard against inf
+SHARDED = Dialect(
+    "torch.fsdp.ShardedGradScaler[cpu]",
+    "torch 2.13.0 torch/distributed/fsdp/sharded_grad_scaler.py:288-307",
+    Rule(arithmetic=F32_UNGUARDED),
+    _GROWTH_BACKOFF,
 )
 COMPOSER = Dialect(
     "composer.ClosureGradScaler",
@@ -139,11 +150,18 @@ NEMO = Dialect(  # hysteresis counts consecutive overflows: a finite step resets
     {**_GROWTH_BACKOFF, "hysteresis": "hysteresis"},
 )
 _ROUNDPIPE = "RoundPipe e813c67 roundpipe/grad_scaler.py:164-221"
-ROUNDPIPE_ASYNC = Dialect("roundpipe.GradScaler[async]", _ROUNDPIPE, Rule(delay=1), _GROWTH_BACKOFF)
-ROUNDPIPE_MIXED = dataclasses.replace(ROUNDPIPE_ASYNC, name="roundpipe.GradScaler[mixed]")
-ROUNDPIPE_SYNC = Dialect("roundpipe.GradScaler[sync]", _ROUNDPIPE, Rule(), _GROWTH_BACKOFF)
+ROUNDPIPE_ASYNC = Dialect(
+    "roundpipe.GradScaler[async]", _ROUNDPIPE, Rule(delay=1), _GROWTH_BACKOFF
+)
+ROUNDPIPE_MIXED = dataclasses.replace(
+    ROUNDPIPE_ASYNC, name="roundpipe.GradScaler[mixed]"
+)
+ROUNDPIPE_SYNC = Dialect(
+    "roundpipe.GradScaler[sync]", _ROUNDPIPE, Rule(), _GROWTH_BACKOFF
+)
 
-# ------------------------------------------------------------------------------- large-model training stacks
+# ------------------------------------------------------------------------------- large-model
+# training stacks
 
 
 def _megatron(rule: Rule, options: Options) -> Rule:
@@ -155,12 +173,20 @@ def _megatron(rule: Rule, options: Options) -> Rule:
     return rule
 
 
-MEGATRON = Dialect(  # documents consecutive overflows, counts them since the last growth
-    "megatron.core.DynamicGradScaler",
-    "megatron-core 0.16.1 megatron/core/optimizer/grad_scaler.py:53-142",
-    Rule(2.0**32, growth_interval=1000, min_scale=1.0, hysteresis=2, arithmetic=F32_UNGUARDED),
-    {**_GROWTH_BACKOFF, "min_scale": "min_scale", "hysteresis": "hysteresis"},
-    build=_megatron,
+MEGATRON = (
+    Dialect(  # documents consecutive overflows, counts them since the last growth
+        "megatron.core.DynamicGradScaler",
+        "megatron-core 0.16.1 megatron/core/optimizer/grad_scaler.py:53-142",
+        Rule(
+            2.0**32,
+            growth_interval=1000,
+            min_scale=1.0,
+            hysteresis=2,
+            arithmetic=F32_UNGUARDED,
+        ),
+        {**_GROWTH_BACKOFF, "min_scale": "min_scale", "hysteresis": "hysteresis"},
+        build=_megatron,
+    )
 )
 
 
@@ -188,12 +214,18 @@ COLOSSALAI = Dialect(
 def _deepspeed(rule: Rule, options: Options) -> Rule:
     _fixed_factor(rule, options)
     reset = "clean" if options["consecutive_hysteresis"] else "growth"
-    quirks = (*rule.quirks, *([RaiseAtMin()] if options["raise_error_at_min_scale"] else []))
+    quirks = (
+        *rule.quirks,
+        *([RaiseAtMin()] if options["raise_error_at_min_scale"] else []),
+    )
     return rule.replace(hysteresis_reset=frozenset({reset}), quirks=quirks)
 
 
 _DEEPSPEED_RULE = Rule(
-    min_scale=1.0, growth_interval=1000, arithmetic=_dividing(F64), quirks=(StreakStartsAt(-1),)
+    min_scale=1.0,
+    growth_interval=1000,
+    arithmetic=_dividing(F64),
+    quirks=(StreakStartsAt(-1),),
 )
 DEEPSPEED = Dialect(
     "deepspeed.DynamicLossScaler",
@@ -203,13 +235,12 @@ DEEPSPEED = Dialect(
     {"consecutive_hysteresis": False, "raise_error_at_min_scale": True, "factor": 2.0},
     _deepspeed,
 )
-DEEPSPEED_0_17_0 = (
-    dataclasses.replace(  # and earlier: until June 2025 the first finite step counted as one
-        DEEPSPEED,
-        name="deepspeed.DynamicLossScaler[0.17.0]",
-        source="deepspeed 0.17.0 deepspeed/runtime/fp16/loss_scaler.py:113-210; config.py",
-        rule=DEEPSPEED.rule.replace(quirks=()),
-    )
+# and earlier: until June 2025 the first finite step counted as one
+DEEPSPEED_0_17_0 = dataclasses.replace(
+    DEEPSPEED,
+    name="deepspeed.DynamicLossScaler[0.17.0]",
+    source="deepspeed 0.17.0 deepspeed/runtime/fp16/loss_scaler.py:113-210; config.py",
+    rule=DEEPSPEED.rule.replace(quirks=()),
 )
 DEEPSPEED_FP16 = Dialect(  # a second copy of the rule: no hysteresis, never raises
     "deepspeed.FP16_Optimizer",
@@ -257,7 +288,10 @@ APEX = Dialect(
     "apex e13873de apex/amp/scaler.py:33-55,197-217",
     Rule(arithmetic=_dividing(F64)),
     {**_INIT, "min_loss_scale": "min_scale"},
-    {"factor": 2.0, "max_loss_scale": 2.0**24},  # apex accepts the factor and ignores it: always 2
+    {
+        "factor": 2.0,
+        "max_loss_scale": 2.0**24,
+    },  # apex accepts the factor and ignores it: always 2
     _apex,
 )
 APEX_FP16_UTILS = Dialect(
@@ -275,7 +309,10 @@ MMCV = dataclasses.replace(  # apex's rule, with a modulo for the window
 
 
 def _fairscale(rule: Rule, options: Options) -> Rule:
-    low, high = rule.min_scale or 0.0, math.inf if rule.max_scale is None else rule.max_scale
+    low, high = (
+        rule.min_scale or 0.0,
+        math.inf if rule.max_scale is None else rule.max_scale,
+    )
     if (
         not low <= rule.init_scale <= high
     ):  # fairscale applies both bounds to each change, the plain machine one of them
@@ -285,11 +322,16 @@ def _fairscale(rule: Rule, options: Options) -> Rule:
     return rule
 
 
-FAIRSCALE = Dialect(  # one layer: each layer has its own scale and growth tracker, and overflows on its own
+# one layer: each layer has its own scale and growth tracker, and overflows on its own
+FAIRSCALE = Dialect(
     "fairscale.LayerwiseGradientScaler",
     "fairscale 0.4.13 (facebookresearch/fairscale@10d21b3) fairscale/optim/layerwise_gradient_scaler.py:114-272",
     Rule(
-        1.0, growth_interval=10000, min_scale=2.0**-126, max_scale=FP32.max_finite, arithmetic=F64
+        1.0,
+        growth_interval=10000,
+        min_scale=2.0**-126,
+        max_scale=FP32.max_finite,
+        arithmetic=F64,
     ),
     {**_GROWTH_BACKOFF, "min_scale": "min_scale", "max_scale": "max_scale"},
     build=_fairscale,
@@ -297,7 +339,9 @@ FAIRSCALE = Dialect(  # one layer: each layer has its own scale and growth track
 
 
 def _bmtrain(rule: Rule, options: Options) -> Rule:
-    low, high = (as_float(name, options[name]) for name in ("min_loss_scale", "max_loss_scale"))
+    low, high = (
+        as_float(name, options[name]) for name in ("min_loss_scale", "max_loss_scale")
+    )
     return rule.replace(quirks=(HoldAtBounds(low, high),))
 
 
@@ -310,11 +354,14 @@ BMTRAIN = Dialect(
     _bmtrain,
 )
 
-# ------------------------------------------------------------------------------------------------------- JAX
+# -------------------------------------------------------------------------------------------------------
+# JAX
 
 
 def _late(rule: Rule, options: Options) -> Rule:
-    """Return the rule of a scaler that compares its count before it adds one: growth comes one finite step late."""
+    """Return the rule of a scaler that compares its count before it adds one: growth comes one
+    finite step late.
+    """
     return rule.replace(growth_interval=rule.growth_interval + 1)
 
 
@@ -336,8 +383,11 @@ FLAX = Dialect(
 def _jmp(rule: Rule, options: Options) -> Rule:
     if not options["jit"]:
         return rule.replace(arithmetic=_dividing(XLA))
-    # Under jit XLA turns S / constant into S * (1 / constant), and tree_flatten loses min_loss_scale.
-    return rule.replace(min_scale=1.0, arithmetic=dataclasses.replace(XLA, backoff="reciprocal"))
+    # Under jit XLA turns S / constant into S * (1 / constant), and tree_flatten loses
+    # min_loss_scale.
+    return rule.replace(
+        min_scale=1.0, arithmetic=dataclasses.replace(XLA, backoff="reciprocal")
+    )
 
 
 JAXAMP = Dialect(  # an update is an attempt: `redo_on_nan` makes several with one batch
@@ -370,7 +420,8 @@ MPX = Dialect(
     build=_mpx,
 )
 
-# --------------------------------------------------------------------------------------- Keras and TensorFlow
+# --------------------------------------------------------------------------------------- Keras and
+# TensorFlow
 
 _KERAS = "keras 3.15.1 keras/src/optimizers/loss_scale_optimizer.py:144-244"
 KERAS_TORCH = Dialect(
@@ -451,7 +502,8 @@ OPENSEQ2SEQ = Dialect(
     _openseq2seq,
 )
 
-# --------------------------------------------------------------- Paddle, MindSpore, MXNet, Chainer and nnabla
+# --------------------------------------------------------------- Paddle, MindSpore, MXNet, Chainer
+# and nnabla
 
 PADDLE = Dialect(
     "paddle.amp.GradScaler[dygraph]",
@@ -459,13 +511,14 @@ PADDLE = Dialect(
     Rule(hysteresis_reset=frozenset({"clean", "backoff"}), arithmetic=F32_UNGUARDED),
     {**_GROWTH_BACKOFF, "decr_every_n_nan_or_inf": "hysteresis"},
 )
-PADDLE_STATIC = (
-    Dialect(  # the kernel has a min_scale and a guard against inf; the dygraph class has neither
-        "paddle.static.update_loss_scaling[cpu kernel]",
-        "paddlepaddle 3.3.1 paddle/phi/kernels/impl/amp_kernel_impl.h:42-",
-        Rule(min_scale=1.0, hysteresis_reset=frozenset({"clean", "backoff"}), arithmetic=F32),
-        {**_GROWTH_BACKOFF, "decr_every_n_nan_or_inf": "hysteresis"},
-    )
+# the kernel has a min_scale and a guard against inf; the dygraph class has neither
+PADDLE_STATIC = Dialect(
+    "paddle.static.update_loss_scaling[cpu kernel]",
+    "paddlepaddle 3.3.1 paddle/phi/kernels/impl/amp_kernel_impl.h:42-",
+    Rule(
+        min_scale=1.0, hysteresis_reset=frozenset({"clean", "backoff"}), arithmetic=F32
+    ),
+    {**_GROWTH_BACKOFF, "decr_every_n_nan_or_inf": "hysteresis"},
 )
 MINDSPORE_AMP = Dialect(
     "mindspore.amp.DynamicLossScaler",
@@ -507,7 +560,9 @@ MXNET = Dialect(
 
 
 def _chainer(rule: Rule, options: Options) -> Rule:
-    interval = rule.growth_interval  # here: updates in which the scale doubles, a little at each
+    interval = (
+        rule.growth_interval
+    )  # here: updates in which the scale doubles, a little at each
     return rule.replace(growth_factor=2.0 ** (1.0 / interval), growth_interval=1)
 
 
@@ -529,7 +584,9 @@ CHAINER = Dialect(
 NNABLA = Dialect(  # counts as DeepSpeed does; an update is an attempt, and a batch has up to 101
     "nnabla.DynamicLossScalingUpdater",
     "nnabla 1.39.0 (sony/nnabla@2814df0) nnabla/experimental/mixed_precision_training.py:66-143",
-    Rule(8.0, growth_test=">=", arithmetic=_dividing(F64), quirks=(StreakStartsAt(-1),)),
+    Rule(
+        8.0, growth_test=">=", arithmetic=_dividing(F64), quirks=(StreakStartsAt(-1),)
+    ),
     _FACTOR,
     build=_late,
 )
@@ -569,13 +626,15 @@ def get(name: str, **parameters: object) -> Rule:
 
     Args:
         name: Name of a dialect, see `names`.
-        parameters: Parameters under the framework's own names; others keep the framework's defaults.
+        parameters: Parameters under the framework's own names; others keep the framework's
+            defaults.
 
     Returns:
         Rule: The rule of the scaler.
 
     Raises:
-        UnknownDialectError: If there is no such dialect; the message has the closest names. A KeyError.
+        UnknownDialectError: If there is no such dialect; the message has the closest names. A
+            KeyError.
         TypeError: If the framework has no such parameter, or its type is invalid.
         ValueError: If a value is invalid; see `Dialect.__call__`.
 

@@ -1,5 +1,8 @@
-"""Differences between two scalers: fields of their rules, and the shortest separating overflow sequence."""
+"""Differences between two scalers: fields of their rules, and the shortest separating overflow
+sequence.
+"""
 
+import inspect
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
@@ -19,11 +22,18 @@ def in_words(a: Rule, b: Rule) -> Iterator[tuple[str, str, str]]:
         for each in fields(x):
             mine, other = getattr(x, each.name), getattr(y, each.name)
             is_idle = each.name == "hysteresis_reset" and not has_hysteresis
-            if mine != other and each.name not in ("arithmetic", "quirks") and not is_idle:
+            if (
+                mine != other
+                and each.name not in ("arithmetic", "quirks")
+                and not is_idle
+            ):
                 yield each.name, _words(mine), _words(other)
     for quirk in dict.fromkeys((*a.quirks, *b.quirks)):
         if (quirk in a.quirks) != (quirk in b.quirks):
-            yield _quirk(quirk), *(("yes", "no") if quirk in a.quirks else ("no", "yes"))
+            yield (
+                _quirk(quirk),
+                *(("yes", "no") if quirk in a.quirks else ("no", "yes")),
+            )
 
 
 def _words(value: object) -> str:
@@ -35,7 +45,7 @@ def _words(value: object) -> str:
 
 
 def _quirk(quirk: Quirk) -> str:
-    summary = (type(quirk).__doc__ or "").splitlines()[0]
+    summary = (inspect.getdoc(quirk) or "").split("\n\n")[0].replace("\n", " ")
     numbers = ", ".join(f"{name}={value}" for name, value in vars(quirk).items())
     return f"{summary} {numbers}".rstrip()
 
@@ -47,7 +57,8 @@ class Search:
     Attributes:
         history: Shortest separating overflow sequence, one flag per update; None if none was found.
         length: All sequences up to this length were covered, in updates.
-        exhausted: Whether all reachable states were visited, so that no sequence of any length separates the rules.
+        exhausted: Whether all reachable states were visited, so that no sequence of any length
+            separates the rules.
     """
 
     history: tuple[bool, ...] | None
@@ -55,11 +66,14 @@ class Search:
     exhausted: bool = False
 
 
-def shortest_separation(a: Rule, b: Rule, longest: int = 2000, most: int = MOST) -> Search:
+def shortest_separation(
+    a: Rule, b: Rule, longest: int = 2000, most: int = MOST
+) -> Search:
     """Find the shortest overflow sequence that separates two rules.
 
-    A sequence separates two rules if their scales differ after it, or if only one of them raises. The search is
-    breadth first over pairs of states and tries finite steps before overflows, so the result is deterministic.
+    A sequence separates two rules if their scales differ after it, or if only one of them raises.
+    The search is breadth first over pairs of states and tries finite steps before overflows, so the
+    result is deterministic.
 
     Args:
         a: First rule.
@@ -102,7 +116,9 @@ def _after(rule: Rule, state: State, flag: bool) -> State | None:
         return None
 
 
-def _history(came: dict[Node, tuple[Node, bool] | None], node: Node) -> tuple[bool, ...]:
+def _history(
+    came: dict[Node, tuple[Node, bool] | None], node: Node
+) -> tuple[bool, ...]:
     flags: list[bool] = []
     while (step := came[node]) is not None:
         node, flag = step

@@ -13,7 +13,9 @@ from typing import IO, BinaryIO
 
 
 class DamagedFileError(ValueError):
-    """Raised for a file that cannot be read as expected; the message has the file, the line, and the fix."""
+    """Raised for a file that cannot be read as expected; the message has the file, the line, and
+    the fix.
+    """
 
     def __init__(
         self,
@@ -35,7 +37,8 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def check_own(path: Path, mark: str, *, force: bool = False) -> None:
-    """Check that a command may replace a file: it is absent, empty, or written by this command before.
+    """Check that a command may replace a file: it is absent, empty, or written by this command
+    before.
 
     Args:
         path: File that the command is going to write.
@@ -61,7 +64,9 @@ def append(handle: int, data: bytes) -> None:
     end = os.fstat(handle).st_size
     try:
         written = os.write(handle, data)
-        while written < len(data):  # a nearly full disk may write a part; the next call raises
+        while written < len(
+            data
+        ):  # a nearly full disk may write a part; the next call raises
             written += os.write(handle, data[written:])
     except BaseException:
         with contextlib.suppress(OSError):  # a pipe or a device cannot be truncated
@@ -71,10 +76,11 @@ def append(handle: int, data: bytes) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Open a temporary file that replaces `path` on exit without an exception. A device is written directly.
+    """Open a temporary file that replaces `path` on exit without an exception. A device is written
+    directly.
 
-    A new file has the permissions that the umask leaves; an existing file keeps its permissions. The target of a
-    symbolic link is replaced, and the link stays.
+    A new file has the permissions that the umask leaves; an existing file keeps its permissions.
+    The target of a symbolic link is replaced, and the link stays.
 
     Raises:
         OSError: On entry, if the folder does not exist or is not writable. The error names `path`.
@@ -86,13 +92,17 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         else:
             yield from _replacing(Path(os.path.realpath(path)))
     except OSError as error:
-        raise type(error)(error.errno, error.strerror or str(error), str(path)) from error
+        raise type(error)(
+            error.errno, error.strerror or str(error), str(path)
+        ) from error
 
 
 def _replacing(path: Path) -> Iterator[BinaryIO]:
     new = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     # The kernel applies the umask; tempfile would create a file for its owner alone.
-    handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+    handle = os.open(
+        new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666
+    )
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
@@ -121,8 +131,8 @@ class BusyError(RuntimeError):
 def sole_writer(path: Path) -> Iterator[None]:
     """Lock a file against other writers for the duration of the context.
 
-    The lock is on a hidden file next to `path` and is released when the process ends. A file system without locks
-    gives no protection.
+    The lock is on a hidden file next to `path` and is released when the process ends. A file system
+    without locks gives no protection.
 
     Raises:
         BusyError: If another process holds the lock.
@@ -152,8 +162,8 @@ def sole_writer(path: Path) -> Iterator[None]:
 def try_lock(handle: int) -> bool:
     """Lock an open file without waiting; return whether the lock was free.
 
-    The lock lasts until the last copy of the handle is closed. Returns True on systems without such locks, e.g.
-    Windows and many network file systems.
+    The lock lasts until the last copy of the handle is closed. Returns True on systems without such
+    locks, e.g. Windows and many network file systems.
     """
     with contextlib.suppress(ImportError):
         import fcntl

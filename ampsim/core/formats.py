@@ -1,13 +1,14 @@
-"""The number formats that gradients pass through: limits, rounding, and the scale-round-unscale chain.
+"""The number formats that gradients pass through: limits, rounding, and the scale-round-unscale
+chain.
 
 A format with p - 1 stored mantissa bits and smallest normal 2^emin holds the magnitudes
 
     m * 2^(e - (p-1)),   0 <= m < 2^p,   e >= emin,   up to max_finite,
 
-and rounds to the nearest of them, ties to even. numpy does the arithmetic of fp16, ml_dtypes that of
-bfloat16 and the two fp8 formats; the limits below do not come from either of them, but from IEEE 754-2019
-(fp16, fp32), from fp32 cut to 8 significant bits (bf16), and from "FP8 Formats for Deep Learning"
-(arXiv:2209.05433, table 1).
+and rounds to the nearest of them, ties to even. numpy does the arithmetic of fp16, ml_dtypes that
+of bfloat16 and the two fp8 formats; the limits below do not come from either of them, but from IEEE
+754-2019 (fp16, fp32), from fp32 cut to 8 significant bits (bf16), and from "FP8 Formats for Deep
+Learning" (arXiv:2209.05433, table 1).
 
 >>> FP16.scaled_round([1e-8, 1.0, 70000.0], scale=1.0).tolist()
 [0.0, 1.0, inf]
@@ -65,7 +66,9 @@ class Format:
 
     @property
     def smallest_subnormal(self) -> float:
-        """The smallest magnitude above zero. Half of it, and any smaller magnitude, is flushed to zero."""
+        """The smallest magnitude above zero. Half of it, and any smaller magnitude, is flushed to
+        zero.
+        """
         # 2^(emin - (p-1))
         return 2.0 ** (self.min_exponent - self.mantissa_bits)
 
@@ -73,11 +76,14 @@ class Format:
     def overflow_threshold(self) -> float:
         """The midpoint between `max_finite` and the number that would follow it.
 
-        Values above it overflow; values below it round to `max_finite`. The midpoint itself rounds to the even
-        mantissa: it overflows in every format with an inf (fp16: 65520), and stays finite in E4M3 (464 becomes 448).
+        Values above it overflow; values below it round to `max_finite`. The midpoint itself rounds
+        to the even mantissa: it overflows in every format with an inf (fp16: 65520), and stays
+        finite in E4M3 (464 becomes 448).
         """
         # max + ulp(max) / 2,  ulp(x) = 2^(floor(log2 x) - (p-1))
-        return self.max_finite + 2.0 ** (math.frexp(self.max_finite)[1] - 2 - self.mantissa_bits)
+        return self.max_finite + 2.0 ** (
+            math.frexp(self.max_finite)[1] - 2 - self.mantissa_bits
+        )
 
     def round(self, x: npt.ArrayLike) -> npt.NDArray[np.floating]:
         """Round `x` to this format: once, to nearest, ties to even; subnormals are kept.
@@ -85,7 +91,8 @@ class Format:
         An overflow becomes inf with its sign, or NaN if the format has no inf.
 
         Args:
-            x: Values of any shape; dtypes other than float16 and float32 are converted to float64 first.
+            x: Values of any shape; dtypes other than float16 and float32 are converted to float64
+                first.
 
         Returns:
             Array of the same shape, of dtype `dtype`.
@@ -123,20 +130,23 @@ class Format:
         kinds[~np.isfinite(cast)] = Kind.OVERFLOWED
         return kinds
 
-    def scaled_round(self, x: npt.ArrayLike, scale: npt.ArrayLike) -> npt.NDArray[np.float32]:
+    def scaled_round(
+        self, x: npt.ArrayLike, scale: npt.ArrayLike
+    ) -> npt.NDArray[np.float32]:
         """Scale gradients, round them to this format, and unscale them in float32.
 
-        The product of two float32 numbers is exact in float64, so each gradient is rounded once. This is the best
-        case: a real backward pass also rounds its intermediate results. The unscale is
-        torch's (``torch/amp/grad_scaler.py``, ``_unscale_grads_``): a multiplication by the float32
-        reciprocal. At scales of 2^-128 and below, the reciprocal is inf, as in torch.
+        The product of two float32 numbers is exact in float64, so each gradient is rounded once.
+        This is the best case: a real backward pass also rounds its intermediate results. The
+        unscale is torch's (``torch/amp/grad_scaler.py``, ``_unscale_grads_``): a multiplication by
+        the float32 reciprocal. At scales of 2^-128 and below, the reciprocal is inf, as in torch.
 
         Args:
             x: Unscaled gradients of any shape; exact if float32.
             scale: Loss scale, a float32 number as in ``State.scale``; broadcast against `x`.
 
         Returns:
-            Array of the broadcast shape, of dtype float32; not finite where the scaled gradient overflows.
+            Array of the broadcast shape, of dtype float32; not finite where the scaled gradient
+            overflows.
         """
         factor = np.asarray(scale, dtype=np.float64)
         with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
@@ -161,15 +171,18 @@ def far_power(value: float, far: int) -> str | None:
 def _round_to_odd(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
     """Round to float32 by truncation, with the last bit set where anything was cut off.
 
-    A later rounding to a format of p <= 22 bits then equals the direct one (Boldo and Melquiond, "Emulation
-    of a FMA and correctly rounded sums: proved algorithms using rounding to odd", IEEE TC 57(4), 2008).
+    A later rounding to a format of p <= 22 bits then equals the direct one (Boldo and Melquiond,
+    "Emulation of a FMA and correctly rounded sums: proved algorithms using rounding to odd", IEEE
+    TC 57(4), 2008).
     """
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         near = x.astype(np.float32)
     away = np.abs(near).astype(np.float64) > np.abs(x)
     truncated = np.where(away, np.nextafter(near, np.float32(0)), near)
     cut_off = truncated.astype(np.float64) != x
-    return np.asarray((truncated.view(np.uint32) | cut_off.astype(np.uint32)).view(np.float32))
+    return np.asarray(
+        (truncated.view(np.uint32) | cut_off.astype(np.uint32)).view(np.float32)
+    )
 
 
 FP16 = Format("fp16", "float16", 10, -14, 65504.0, has_inf=True)

@@ -1,8 +1,9 @@
 """JSON Lines with exact floats: the form of every data file of the project.
 
-JSON has no inf and no NaN. They are written as the strings ``"inf"``, ``"-inf"``, and ``"nan"``, and read back as
-floats. Text that reads the same raises an error when it is written, so nothing is ambiguous. All other floats are
-written with the shortest digits that give back the same bits. Reading executes nothing.
+JSON has no inf and no NaN. They are written as the strings ``"inf"``, ``"-inf"``, and ``"nan"``,
+and read back as floats. Text that reads the same raises an error when it is written, so nothing is
+ambiguous. All other floats are written with the shortest digits that give back the same bits.
+Reading executes nothing.
 """
 
 import json

@@ -16,7 +16,12 @@ LONGEST = 1 << 20
 
 _GZIP = b"\x1f\x8b"
 # Their decoders need as much memory as the file demands, or are not in the standard library.
-_OTHERS = {b"\xfd7zXZ": "xz", b"BZh": "bzip2", b"\x28\xb5\x2f\xfd": "zstd", b"PK\x03\x04": "zip"}
+_OTHERS = {
+    b"\xfd7zXZ": "xz",
+    b"BZh": "bzip2",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"PK\x03\x04": "zip",
+}
 _UTF16 = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE  # PowerShell writes such logs
 _TORN = EOFError, zlib.error, gzip.BadGzipFile, OSError
 
@@ -24,8 +29,8 @@ _TORN = EOFError, zlib.error, gzip.BadGzipFile, OSError
 class Lines:
     r"""Lines of a text file, each with its line end: a line feed, a carriage return, or both.
 
-    Text is UTF-8, or UTF-16 with a byte order mark; gzip is decompressed. Memory does not depend on the
-    size of the file, before or after decompression.
+    Text is UTF-8, or UTF-16 with a byte order mark; gzip is decompressed. Memory does not depend on
+    the size of the file, before or after decompression.
 
     >>> import pathlib, tempfile
     >>> path = pathlib.Path(tempfile.mkdtemp(), "train.log")
@@ -37,10 +42,11 @@ class Lines:
     Args:
         path: File to read.
         longest: Limit on the characters of a line; at least 2.
-        strict: True for data, where a line that is too long, a byte that is not UTF-8, or a truncated archive raises.
-            False for logs: a long line is yielded in parts, bad bytes become U+FFFD, and `damage` tells why reading
-            stopped.
-        on_progress: Function called after each 4 million characters with the number of bytes read from the file.
+        strict: True for data, where a line that is too long, a byte that is not UTF-8, or a
+            truncated archive raises. False for logs: a long line is yielded in parts, bad bytes
+            become U+FFFD, and `damage` tells why reading stopped.
+        on_progress: Function called after each 4 million characters with the number of bytes read
+            from the file.
 
     Attributes:
         number: Number of lines yielded so far; parts of a long line count.
@@ -66,12 +72,15 @@ class Lines:
         Raises:
             FileNotFoundError: If there is no such file.
             OSError: If the file cannot be opened.
-            DamagedFileError: If the file is an archive of another kind; if strict, also if it is damaged.
+            DamagedFileError: If the file is an archive of another kind; if strict, also if it is
+                damaged.
         """
         with self.path.open("rb") as file:
             try:
                 text = self._decoded(file)
-                for line in self._whole_lines(text) if self._strict else self._parts(file, text):
+                for line in (
+                    self._whole_lines(text) if self._strict else self._parts(file, text)
+                ):
                     self.number += 1
                     yield line
             except _TORN as error:
@@ -87,7 +96,9 @@ class Lines:
         file.seek(0)
         for magic, name in _OTHERS.items():
             if start.startswith(magic):
-                raise self._damaged(f"compressed by {name}", "text, or text compressed by gzip")
+                raise self._damaged(
+                    f"compressed by {name}", "text, or text compressed by gzip"
+                )
         if start.startswith(_GZIP) and layers:  # perhaps twice, e.g. by a web server
             return self._decoded(cast("IO[bytes]", gzip.open(file)), layers - 1)
         encoding = "utf-16" if start.startswith(_UTF16) else "utf-8-sig"
@@ -98,7 +109,9 @@ class Lines:
     def _whole_lines(self, text: io.TextIOWrapper) -> Iterator[str]:
         while line := text.readline(self._longest):
             if len(line) == self._longest and not line.endswith(("\n", "\r")):
-                raise self._damaged(f"a line of over {self._longest:,} characters", "shorter lines")
+                raise self._damaged(
+                    f"a line of over {self._longest:,} characters", "shorter lines"
+                )
             if not line.isascii():
                 self._check_encoding(line)
             yield line
@@ -108,10 +121,14 @@ class Lines:
             line.encode()
         except UnicodeEncodeError as error:
             byte = ord(line[error.start]) - 0xDC00
-            raise self._damaged(f"the byte 0x{byte:02x} is not UTF-8", "UTF-8 text") from None
+            raise self._damaged(
+                f"the byte 0x{byte:02x} is not UTF-8", "UTF-8 text"
+            ) from None
 
     def _parts(self, file: BinaryIO, text: io.TextIOWrapper) -> Iterator[str]:
-        """Yield the lines; the parts of a long one end at a space or a comma, where no number is cut."""
+        """Yield the lines; the parts of a long one end at a space or a comma, where no number is
+        cut.
+        """
         rest, read = "", 0
         while line := text.readline(self._longest):
             before, read = read, read + len(line)

@@ -1,8 +1,8 @@
 """The dynamic loss scaler as a pure state machine: the reference.
 
-Three other implementations exist, and tests compare each with this one: event by event (`replay.engine`,
-tests/core/test_thresholds.py), in integers on JAX arrays (`ampsim.jax.machine`, tests/jax/test_loss_scale.py), and as
-torch's kernel (`ampsim.torch`, tests/torch/test_lockstep.py).
+Three other implementations exist, and tests compare each with this one: event by event
+(`replay.engine`, tests/core/test_thresholds.py), in integers on JAX arrays (`ampsim.jax.machine`,
+tests/jax/test_loss_scale.py), and as torch's kernel (`ampsim.torch`, tests/torch/test_lockstep.py).
 
 Theory of operation
 -------------------
@@ -11,25 +11,27 @@ fp16 holds magnitudes from 2^-24 to 65504. Gradients are often smaller, so the l
 them. If S is too large, some gradient overflows to inf or NaN, and the optimizer step is skipped. The best S
 is not known in advance and changes during training, so the scaler searches for it:
 
-* An update with ``found_inf`` (the gradients of this iteration were not all finite) is an **overflow**.
-  ``growth_tracker`` restarts, and the scale **backs off**: S <- S * backoff_factor. With ``hysteresis``, some
-  scalers back off only at the ``hysteresis``-th overflow.
-* An update without ``found_inf`` is a **finite step**. ``growth_tracker`` counts it. When the count reaches
-  ``growth_interval``, the scale **grows**, S <- S * growth_factor, and the count restarts.
+* An update with ``found_inf`` (the gradients of this iteration were not all finite) is an
+  **overflow**. ``growth_tracker`` restarts, and the scale **backs off**: S <- S * backoff_factor.
+  With ``hysteresis``, some scalers back off only at the ``hysteresis``-th overflow.
+* An update without ``found_inf`` is a **finite step**. ``growth_tracker`` counts it. When the count
+  reaches ``growth_interval``, the scale **grows**, S <- S * growth_factor, and the count restarts.
 
-``found_inf`` is one bit about all gradients of an iteration. It is the logical or over the parts of an
-iteration: micro-batches, optimizers, and ranks. Parts may be joined in any order, in any grouping, and more than once.
-A sum would not do: two overflows in one iteration count as one.
+``found_inf`` is one bit about all gradients of an iteration. It is the logical or over the parts of
+an iteration: micro-batches, optimizers, and ranks. Parts may be joined in any order, in any
+grouping, and more than once. A sum would not do: two overflows in one iteration count as one.
 
-A growth beyond the number format keeps the old scale, saturates, or becomes inf indefinitely, depending on the
-`Arithmetic`. ``min_scale`` limits a backoff, ``max_scale`` limits a growth. With ``delay`` = k, a scale is first used
-k updates after it was computed, as in pipelines whose optimizer runs behind.
+A growth beyond the number format keeps the old scale, saturates, or becomes inf indefinitely,
+depending on the `Arithmetic`. ``min_scale`` limits a backoff, ``max_scale`` limits a growth. With
+``delay`` = k, a scale is first used k updates after it was computed, as in pipelines whose
+optimizer runs behind.
 
 Everything else that frameworks do differently is a number in a `Rule`, the rounding in an
 `Arithmetic`, or a `Quirk` that wraps one step of the plain state machine. ``dialects`` is the list.
 
-A `Rule` is chosen once and does not change during a run. A `State` is all that goes from update to update: a
-checkpoint with a State resumes the run to the last bit. This module has no tensors, threads, or optimizers.
+A `Rule` is chosen once and does not change during a run. A `State` is all that goes from update to
+update: a checkpoint with a State resumes the run to the last bit. This module has no tensors,
+threads, or optimizers.
 """
 
 import ctypes
@@ -82,10 +84,11 @@ def round_to_float32(x: float) -> float:
 class Arithmetic:
     """How a scale is stored, multiplied, and rounded.
 
-    The default is torch's kernel: ``float32(float64(S) * float64(factor))``, one product in double, one
-    rounding. A quotient or product of two float32 numbers that is computed in double and then rounded to
-    float32 equals the float32 operation (double rounding is innocuous: 53 >= 2 * 24 + 2), so double
-    arithmetic below serves every float32 scaler; what differs is whether the *factor* was rounded first.
+    The default is torch's kernel: ``float32(float64(S) * float64(factor))``, one product in double,
+    one rounding. A quotient or product of two float32 numbers that is computed in double and then
+    rounded to float32 equals the float32 operation (double rounding is innocuous: 53 >= 2 * 24 +
+    2), so double arithmetic below serves every float32 scaler; what differs is whether the *factor*
+    was rounded first.
     """
 
     dtype: Literal["float32", "float64"] = "float32"
@@ -135,22 +138,31 @@ class Arithmetic:
         elif self.backoff == "divide":
             lowered = self._result(scale / self._factor(rule.growth_factor))
         else:
-            lowered = self._result(scale * self.round(1.0 / self._factor(rule.growth_factor)))
-        return lowered if rule.min_scale is None else max(lowered, self.round(rule.min_scale))
+            lowered = self._result(
+                scale * self.round(1.0 / self._factor(rule.growth_factor))
+            )
+        return (
+            lowered
+            if rule.min_scale is None
+            else max(lowered, self.round(rule.min_scale))
+        )
 
 
 class Quirk:
     """A wrapper of one step of the state machine, for behavior of a single framework.
 
-    It has the same two pure functions as the state machine. `advance` is the inner step. A quirk may change the
-    input, replace the output, not call `advance`, or raise. It stores its own values in ``State.memory``.
+    It has the same two pure functions as the state machine. `advance` is the inner step. A quirk
+    may change the input, replace the output, not call `advance`, or raise. It stores its own values
+    in ``State.memory``.
     """
 
     def init(self, rule: "Rule", state: State) -> State:
         """Return the first state, given that of the plain state machine."""
         return state
 
-    def update(self, advance: Advance, rule: "Rule", state: State, found_inf: bool) -> State:
+    def update(
+        self, advance: Advance, rule: "Rule", state: State, found_inf: bool
+    ) -> State:
         """Return the next state; the default adds nothing."""
         return advance(rule, state, found_inf)
 
@@ -172,10 +184,11 @@ class Rule:
         min_scale: Lower bound that a backoff applies; None for no bound.
         max_scale: Upper bound that a growth applies; None for no bound.
         hysteresis: Number of overflows needed to trigger a backoff; at least 1.
-        hysteresis_reset: Events that reset the count of overflows: 'clean' (a finite step), 'growth', 'backoff'.
+        hysteresis_reset: Events that reset the count of overflows: 'clean' (a finite step),
+            'growth', 'backoff'.
         delay: Number of updates between computing a scale and using it; at least 0.
-        growth_test: How ``growth_tracker`` is compared with ``growth_interval``. The two differ only if the tracker
-            is above the interval.
+        growth_test: How ``growth_tracker`` is compared with ``growth_interval``. The two differ
+            only if the tracker is above the interval.
         arithmetic: Format and rounding of the scale.
         quirks: Wrappers of a step, innermost first.
 
@@ -192,7 +205,9 @@ class Rule:
     min_scale: float | None = None
     max_scale: float | None = None
     hysteresis: int = 1
-    hysteresis_reset: frozenset[Literal["clean", "growth", "backoff"]] = frozenset({"growth"})
+    hysteresis_reset: frozenset[Literal["clean", "growth", "backoff"]] = frozenset(
+        {"growth"}
+    )
     delay: int = 0
     growth_test: Literal["==", ">="] = "=="
     arithmetic: Arithmetic = field(default_factory=Arithmetic)
@@ -208,10 +223,24 @@ class Rule:
         """Raise ValueError or TypeError if a field is invalid; needed only after `unchecked`."""
         check_arithmetic(self.arithmetic)
         held = self.arithmetic
-        check_scales(self.init_scale, self.min_scale, self.max_scale, held.round, held.dtype)
-        check_factors(self.growth_factor, self.backoff_factor, divides=held.backoff != "multiply")
-        as_int("growth_interval", self.growth_interval, 1, "to never grow pass growth_factor=1.0")
-        as_int("hysteresis", self.hysteresis, 1, "to back off at every overflow pass hysteresis=1")
+        check_scales(
+            self.init_scale, self.min_scale, self.max_scale, held.round, held.dtype
+        )
+        check_factors(
+            self.growth_factor, self.backoff_factor, divides=held.backoff != "multiply"
+        )
+        as_int(
+            "growth_interval",
+            self.growth_interval,
+            1,
+            "to never grow pass growth_factor=1.0",
+        )
+        as_int(
+            "hysteresis",
+            self.hysteresis,
+            1,
+            "to back off at every overflow pass hysteresis=1",
+        )
         as_int("delay", self.delay, 0, "to use each scale at once pass delay=0")
         check_choice("growth_test", self.growth_test, ("==", ">="))
         check_pieces(self.quirks, self.hysteresis_reset)
@@ -227,15 +256,21 @@ class Rule:
             state = quirk.init(self, state)
         return state
 
-    def update(self, state: State, found_inf: object, *, synchronous: bool = False) -> State:
+    def update(
+        self, state: State, found_inf: object, *, synchronous: bool = False
+    ) -> State:
         """Return the state after an iteration; see the function `update`."""
         step: Advance = reduce(
             lambda inner, quirk: partial(quirk.update, inner), self.quirks, advance
         )
-        before = State(state.newest, state.growth_tracker, state.overflow_tracker, (), state.memory)
+        before = State(
+            state.newest, state.growth_tracker, state.overflow_tracker, (), state.memory
+        )
         return _publish(self, state, step(self, before, bool(found_inf)), synchronous)
 
-    def override(self, state: State, new_scale: float, *, synchronous: bool = False) -> State:
+    def override(
+        self, state: State, new_scale: float, *, synchronous: bool = False
+    ) -> State:
         """Return the state after the scale was set by hand; see the function `override`."""
         after = dataclasses.replace(state, scale=self.arithmetic.round(new_scale))
         return _publish(self, state, after, synchronous)
@@ -246,7 +281,9 @@ class Rule:
         rule = object.__new__(cls)
         for f in dataclasses.fields(cls):
             default = (
-                f.default_factory() if f.default_factory is not dataclasses.MISSING else f.default
+                f.default_factory()
+                if f.default_factory is not dataclasses.MISSING
+                else f.default
             )
             object.__setattr__(rule, f.name, fields.pop(f.name, default))
         if fields:
@@ -269,18 +306,25 @@ def advance(rule: Rule, state: State, found_inf: bool) -> State:
             overflow_tracker += 1
         else:
             scale = rule.arithmetic.back_off(scale, rule)
-            overflow_tracker = 0 if "backoff" in rule.hysteresis_reset else overflow_tracker
+            overflow_tracker = (
+                0 if "backoff" in rule.hysteresis_reset else overflow_tracker
+            )
     else:
         overflow_tracker = 0 if "clean" in rule.hysteresis_reset else overflow_tracker
         growth_tracker += 1
         if _COMPARE[rule.growth_test](growth_tracker, rule.growth_interval):
             scale = rule.arithmetic.grow(scale, rule)
             growth_tracker = 0
-            overflow_tracker = 0 if "growth" in rule.hysteresis_reset else overflow_tracker
+            overflow_tracker = (
+                0 if "growth" in rule.hysteresis_reset else overflow_tracker
+            )
     return State(scale, growth_tracker, overflow_tracker, state.pending, state.memory)
 
 
-_COMPARE: Mapping[str, Callable[[int, int], bool]] = {"==": operator.eq, ">=": operator.ge}
+_COMPARE: Mapping[str, Callable[[int, int], bool]] = {
+    "==": operator.eq,
+    ">=": operator.ge,
+}
 
 
 def init(rule: Machine[S]) -> S:
@@ -290,36 +334,43 @@ def init(rule: Machine[S]) -> S:
     return rule.init()
 
 
-def update(rule: Machine[S], state: S, found_inf: object, *, synchronous: bool = False) -> S:
+def update(
+    rule: Machine[S], state: S, found_inf: object, *, synchronous: bool = False
+) -> S:
     """Return the state after one iteration. A pure function.
 
     Args:
         rule: A `Rule` or a policy.
         state: State before the iteration.
-        found_inf: Whether any gradient was not finite, used by its truth value: NaN is an overflow, as in torch. A
-            policy may need an `Observation`.
-        synchronous: Whether the newest scale is used at once, whatever the delay; older pending scales are dropped.
+        found_inf: Whether any gradient was not finite, used by its truth value: NaN is an overflow,
+            as in torch. A policy may need an `Observation`.
+        synchronous: Whether the newest scale is used at once, whatever the delay; older pending
+            scales are dropped.
 
     Returns:
         The state after the iteration.
 
     Raises:
-        Exception: What the framework of the dialect raises; DeepSpeed, fairseq, and MindSpore end a run this way.
+        Exception: What the framework of the dialect raises; DeepSpeed, fairseq, and MindSpore end a
+            run this way.
     """
     if not hasattr(rule, "update"):
         raise _no_rule(rule)
     return rule.update(state, found_inf, synchronous=synchronous)
 
 
-def override(rule: Machine[S], state: S, new_scale: float, *, synchronous: bool = False) -> S:
+def override(
+    rule: Machine[S], state: S, new_scale: float, *, synchronous: bool = False
+) -> S:
     """Return the state after ``update(new_scale)``, which sets the scale and keeps the trackers.
 
     Args:
         rule: A `Rule` or a policy.
         state: State before the call.
-        new_scale: The scale to set. Any number is accepted, as in torch, also NaN and 0. It is rounded, and bounds
-            are not applied.
-        synchronous: Whether the scale is used at once. If False, it waits for ``delay`` updates, as in RoundPipe.
+        new_scale: The scale to set. Any number is accepted, as in torch, also NaN and 0. It is
+            rounded, and bounds are not applied.
+        synchronous: Whether the scale is used at once. If False, it waits for ``delay`` updates, as
+            in RoundPipe.
 
     Returns:
         The state after the call.
@@ -341,4 +392,6 @@ def _publish(rule: Rule, before: State, after: State, synchronous: bool) -> Stat
     queue = (before.scale, *before.pending, after.scale)[
         -(depth + 1) :
     ]  # current first, newest last
-    return State(queue[0], after.growth_tracker, after.overflow_tracker, queue[1:], after.memory)
+    return State(
+        queue[0], after.growth_tracker, after.overflow_tracker, queue[1:], after.memory
+    )

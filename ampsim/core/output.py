@@ -1,4 +1,6 @@
-"""Output of a command: shows text from outside safely; handles closed pipes, full disks, and limited encodings."""
+"""Output of a command: shows text from outside safely; handles closed pipes, full disks, and
+limited encodings.
+"""
 
 import io
 import os
@@ -18,15 +20,16 @@ class _Output(io.FileIO):
             return len(data)
 
 
-# Unicode categories of characters that steer a terminal, reverse the order of others (U+202E), or have
-# no width (U+200B): control, format, surrogate, line separator, and paragraph separator.
+# Unicode categories of characters that steer a terminal, reverse the order of others (U+202E), or
+# have no width (U+200B): control, format, surrogate, line separator, and paragraph separator.
 _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 
 def printable(text: str) -> str:
     r"""Return a text from outside, e.g. the name of a parameter, in a form that is safe to show.
 
-    Control, bidirectional, and zero-width characters and lone surrogates become escape codes. Line feeds and tabs stay.
+    Control, bidirectional, and zero-width characters and lone surrogates become escape codes. Line
+    feeds and tabs stay.
 
     >>> print(printable("weight\u202ecba\x1b[2J"))
     weight\u202ecba\x1b[2J
@@ -45,8 +48,8 @@ def _shown(character: str) -> str:
 def run_command(name: str, command: Callable[[], int]) -> int:
     """Run a command; return its exit status, 2 if its output cannot be written, or 130 at Ctrl-C.
 
-    Characters that the encoding lacks are written as escape codes. A closed pipe, e.g. of `head`, is no error. Other
-    errors are printed to standard error.
+    Characters that the encoding lacks are written as escape codes. A closed pipe, e.g. of `head`,
+    is no error. Other errors are printed to standard error.
     """
     _open_output()
     try:
@@ -69,7 +72,7 @@ def run_command(name: str, command: Callable[[], int]) -> int:
 def _open_output() -> None:
     """Replace standard output by one that handles these cases."""
     if sys.stdout is None:  # closed by the caller
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123  as long as the process lives
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
         return
     try:
         raw = _Output(sys.stdout.fileno(), "wb", closefd=False)

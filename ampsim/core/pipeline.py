@@ -8,12 +8,13 @@ after j updates; ``after[0]`` is the first. With depth k,
 
     ticket i uses after[max(0, i - k)] from beginning to end:
 
-its loss is multiplied and its gradients are divided by that one scale. Each update is applied once, in ticket order.
-So the scale of a ticket depends only on the outcomes and on k; the schedule of threads can delay it, but not change
-it. k = 0 is torch's loop and k = 1 is RoundPipe's.
+its loss is multiplied and its gradients are divided by that one scale. Each update is applied once,
+in ticket order. So the scale of a ticket depends only on the outcomes and on k; the schedule of
+threads can delay it, but not change it. k = 0 is torch's loop and k = 1 is RoundPipe's.
 
-A ticket can begin only when its version exists, so at most k + 1 tickets are outstanding: this is the pipeline's
-back-pressure. A synchronous update raises `floor`: no ticket that begins after it uses an older version.
+A ticket can begin only when its version exists, so at most k + 1 tickets are outstanding: this is
+the pipeline's back-pressure. A synchronous update raises `floor`: no ticket that begins after it
+uses an older version.
 
 The functions are pure. Each one returns a new `Pipeline`, or raises and changes nothing.
 """
@@ -36,7 +37,9 @@ class Pipeline(Generic[S]):
 
     rule: Machine[S]
     depth: int
-    versions: tuple[S, ...]  # after[0], after[1], ...; one more than the updates applied
+    versions: tuple[
+        S, ...
+    ]  # after[0], after[1], ...; one more than the updates applied
     carried: tuple[int, ...] = ()  # the version of each ticket that began
     floor: int = 0  # later tickets use no older version
 
@@ -74,7 +77,9 @@ def start(rule: Machine[S], depth: int = 0) -> Pipeline[S]:
             f"delay={rule.delay}: expected a rule with delay=0; pass depth={rule.delay} instead"
         )
     if not isinstance(rule, Rule) and rule.delay != depth:
-        raise ValueError(f"delay={rule.delay}: expected a policy with delay=depth={depth}")
+        raise ValueError(
+            f"delay={rule.delay}: expected a policy with delay=depth={depth}"
+        )
     return Pipeline(rule, depth, (init(rule),))
 
 
@@ -145,10 +150,15 @@ def trajectory(
 ) -> list[float]:
     """Return the scales of tickets 0, 1, ..., ``len(found_inf)``.
 
-    Each ticket begins as early as possible, and each update comes as late as possible. Any other order of events
-    gives the same scales.
+    Each ticket begins as early as possible, and each update comes as late as possible. Any other
+    order of events gives the same scales.
     """
-    pipe, modes = begin_iteration(start(rule, depth)), list(is_async or [True] * len(found_inf))
+    pipe, modes = (
+        begin_iteration(start(rule, depth)),
+        list(is_async or [True] * len(found_inf)),
+    )
     for ticket, flag in enumerate(flags("found_inf", found_inf)):
-        pipe = begin_iteration(finish(pipe, ticket, flag, synchronous=not modes[ticket]))
+        pipe = begin_iteration(
+            finish(pipe, ticket, flag, synchronous=not modes[ticket])
+        )
     return [pipe.scale(ticket) for ticket in range(len(pipe.carried))]

@@ -16,13 +16,16 @@ so the same code runs on float32 scalars of numpy and is traced by JAX. The queu
 policies: `machine.init`, `update`, and `override` accept a policy wherever they accept a `Rule`. An update receives an
 `Observation` of one iteration: whether the gradients overflowed and, if the policy needs it, how large they were.
 
-With ``delay`` = k, a decision takes effect k updates later, as in a pipeline whose optimizer runs behind. The state has
-the queue: ``scale`` is the scale of the iteration that the next update reports, and ``pending`` has the scales of the k
-iterations after it. So ``scale`` has the same meaning as with ``Rule(delay=k)``, and replay reads it. A pipeline of
-depth k begins iterations k ahead of the reports: iteration j + k uses the scale after j updates, ``newest``. Both views
-give iteration i the same scale. A policy sees both ends of the queue, so it knows the scale of the reported iteration.
+With ``delay`` = k, a decision takes effect k updates later, as in a pipeline whose optimizer runs
+behind. The state has the queue: ``scale`` is the scale of the iteration that the next update
+reports, and ``pending`` has the scales of the k iterations after it. So ``scale`` has the same
+meaning as with ``Rule(delay=k)``, and replay reads it. A pipeline of depth k begins iterations k
+ahead of the reports: iteration j + k uses the scale after j updates, ``newest``. Both views give
+iteration i the same scale. A policy sees both ends of the queue, so it knows the scale of the
+reported iteration.
 
-The scale stays finite and within [``min_scale``, ``max_scale``], except for `LogMax` with ``faithful=True``.
+The scale stays finite and within [``min_scale``, ``max_scale``], except for `LogMax` with
+``faithful=True``.
 """
 
 import math
@@ -38,16 +41,20 @@ from ampsim.core.machine import round_to_float32
 from ampsim.core.validation import as_float, as_int, check_factors
 
 RELOAD = "load an unchanged state dict"
-Memory = tuple[float, ...]  # of one policy, a NamedTuple; under JAX its numbers are arrays
+Memory = tuple[
+    float, ...
+]  # of one policy, a NamedTuple; under JAX its numbers are arrays
 
 
 @dataclass(frozen=True)
 class Observation:
-    """Input of a policy for one iteration. Its truth value is `found_inf`, so a `Rule` accepts it too.
+    """Input of a policy for one iteration. Its truth value is `found_inf`, so a `Rule` accepts it
+    too.
 
     Attributes:
         found_inf: Whether any gradient was inf or NaN.
-        amax: Largest magnitude of the *unscaled* gradients; inf or NaN if unknown because of an overflow.
+        amax: Largest magnitude of the *unscaled* gradients; inf or NaN if unknown because of an
+            overflow.
         saturated: Fraction of the elements at the largest number of their format, 0 to 1.
     """
 
@@ -85,13 +92,15 @@ class PolicyState(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """Base class of policies, with the queue, the bounds, and validation. A policy defines `decide` and `start`.
+    """Base class of policies, with the queue, the bounds, and validation. A policy defines `decide`
+    and `start`.
 
     Attributes:
         init_scale: Initial loss scale, within the bounds.
         min_scale: Lower bound of the scale, at least 2^-126, whose reciprocal is finite in float32.
         max_scale: Upper bound of the scale.
-        delay: Number of updates between a decision and its first use, at least 0; the depth of a pipeline.
+        delay: Number of updates between a decision and its first use, at least 0; the depth of a
+            pipeline.
         needs: Fields of an `Observation` that `decide` reads besides ``found_inf``.
 
     Raises:
@@ -108,7 +117,8 @@ class Policy:
 
     def __post_init__(self) -> None:
         low, init, high = (
-            held(name, getattr(self, name)) for name in ("min_scale", "init_scale", "max_scale")
+            held(name, getattr(self, name))
+            for name in ("min_scale", "init_scale", "max_scale")
         )
         if not low <= init <= high:
             raise ValueError(
@@ -122,7 +132,12 @@ class Policy:
         return ()
 
     def decide(
-        self, xp: ModuleType, used: float, newest: float, memory: Memory, seen: Observation
+        self,
+        xp: ModuleType,
+        used: float,
+        newest: float,
+        memory: Memory,
+        seen: Observation,
     ) -> tuple[float, Memory]:
         """Return the next scale, before the bounds apply, and the next memory.
 
@@ -136,7 +151,9 @@ class Policy:
         raise NotImplementedError
 
     def overridden(self, xp: ModuleType, memory: Memory, scale: float) -> Memory:
-        """Return the memory after the scale is set to `scale`; the default keeps it, as torch its tracker."""
+        """Return the memory after the scale is set to `scale`; the default keeps it, as torch its
+        tracker.
+        """
         return memory
 
     def settled(self, newest: float, memory: Memory) -> float:
@@ -144,12 +161,16 @@ class Policy:
         return newest
 
     def restored(self, name: str, like: float, number: object) -> float:
-        """Return a number of a saved state, of the type of `like`; raise ValueError for an invalid one."""
+        """Return a number of a saved state, of the type of `like`; raise ValueError for an invalid
+        one.
+        """
         if isinstance(like, int):
             if (
                 count := as_int(name, number, 0, RELOAD)
             ) > 2**31 - 2:  # so that one more still fits int32
-                raise ValueError(f"{name}={number!r}: expected at most 2**31 - 2; {RELOAD}")
+                raise ValueError(
+                    f"{name}={number!r}: expected at most 2**31 - 2; {RELOAD}"
+                )
             return count
         value = round_to_float32(as_float(name, number))
         scale = name in ("scale", "base") or name.startswith("pending")
@@ -166,7 +187,9 @@ class Policy:
         first = xp.float32(self.init_scale)
         return PolicyState(first, (first,) * self.delay, self.start(xp))
 
-    def update_in(self, xp: ModuleType, state: PolicyState, seen: Observation) -> PolicyState:
+    def update_in(
+        self, xp: ModuleType, state: PolicyState, seen: Observation
+    ) -> PolicyState:
         """Return the state after one iteration.
 
         Raises:
@@ -181,7 +204,9 @@ class Policy:
         decided, memory = self.decide(xp, state.scale, state.newest, state.memory, seen)
         return _queued(state, self.bounded(xp, decided), memory)
 
-    def override_in(self, xp: ModuleType, state: PolicyState, new_scale: object) -> PolicyState:
+    def override_in(
+        self, xp: ModuleType, state: PolicyState, new_scale: object
+    ) -> PolicyState:
         """Return the state after the scale was set; it waits in the queue like a decided scale."""
         scale = xp.float32(new_scale)
         return _queued(state, scale, self.overridden(xp, state.memory, scale))
@@ -189,7 +214,9 @@ class Policy:
     def synchronized(self, xp: ModuleType, state: PolicyState) -> PolicyState:
         """Return the state after a synchronous update: all later iterations use the settled scale."""
         scale = self.settled(state.newest, state.memory)
-        return PolicyState(scale, (scale,) * self.delay, self.overridden(xp, state.memory, scale))
+        return PolicyState(
+            scale, (scale,) * self.delay, self.overridden(xp, state.memory, scale)
+        )
 
     def bounded(self, xp: ModuleType, scale: float) -> float:
         """Return `scale` within the bounds; NaN passes, as in TensorFlow."""
@@ -206,15 +233,22 @@ class Policy:
         self, state: PolicyState, found_inf: object, *, synchronous: bool = False
     ) -> PolicyState:
         """Return the state after an iteration; `found_inf` is a flag or an `Observation`."""
-        seen = found_inf if isinstance(found_inf, Observation) else Observation(bool(found_inf))
+        seen = (
+            found_inf
+            if isinstance(found_inf, Observation)
+            else Observation(bool(found_inf))
+        )
         numbers = (
-            None if value is None else np.float32(value) for value in (seen.amax, seen.saturated)
+            None if value is None else np.float32(value)
+            for value in (seen.amax, seen.saturated)
         )
         as_scalars: list[Any] = [np.bool_(bool(seen)), *numbers]
         with np.errstate(
             all="ignore"
         ):  # inf and NaN are inputs, and unused branches are computed too
-            after = self.update_in(np, _map(_as_scalar, state), Observation(*as_scalars))
+            after = self.update_in(
+                np, _map(_as_scalar, state), Observation(*as_scalars)
+            )
             after = self.synchronized(np, after) if synchronous else after
         return _map(_as_python, after)
 
@@ -245,30 +279,42 @@ class Growing(Policy):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_factors(self.growth_factor, self.backoff_factor)
-        as_int("growth_interval", self.growth_interval, 1, "to never grow pass growth_factor=1.0")
+        as_int(
+            "growth_interval",
+            self.growth_interval,
+            1,
+            "to never grow pass growth_factor=1.0",
+        )
 
 
 class DeduplicatedState(NamedTuple):
     """The memory of `Deduplicated` and `Ratio`."""
 
-    growth_tracker: int  # finite steps at the newest scale since the last growth or overflow
+    growth_tracker: (
+        int  # finite steps at the newest scale since the last growth or overflow
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Deduplicated(Growing):
     """A policy that backs off once for all overflows of one scale.
 
-    With delay k, one scale that is too large makes k + 1 iterations overflow, and a `Rule` backs off at each of them.
-    This policy uses new = min(newest, used * backoff_factor) after an overflow. A finite step counts only at the newest
-    scale. With a constant overflow threshold, it skips (k+1)/(G+2k+1) of the steps. With delay 0 it equals torch's
-    scaler.
+    With delay k, one scale that is too large makes k + 1 iterations overflow, and a `Rule` backs
+    off at each of them. This policy uses new = min(newest, used * backoff_factor) after an
+    overflow. A finite step counts only at the newest scale. With a constant overflow threshold, it
+    skips (k+1)/(G+2k+1) of the steps. With delay 0 it equals torch's scaler.
     """
 
     def start(self, xp: ModuleType) -> DeduplicatedState:
         return DeduplicatedState(xp.int32(0))
 
     def decide(
-        self, xp: ModuleType, used: float, newest: float, memory: Memory, seen: Observation
+        self,
+        xp: ModuleType,
+        used: float,
+        newest: float,
+        memory: Memory,
+        seen: Observation,
     ) -> tuple[float, DeduplicatedState]:
         (tracker,), bad = memory, seen.found_inf
         growth_tracker = xp.where(bad, 0, tracker + (used == newest))
@@ -280,12 +326,14 @@ class Deduplicated(Growing):
 
 @dataclass(frozen=True, kw_only=True)
 class Ratio(Deduplicated):
-    """A policy that backs off if too many elements saturate: the rule of FP8-LM (arXiv:2310.18313, section 2.1).
+    """A policy that backs off if too many elements saturate: the rule of FP8-LM (arXiv:2310.18313,
+    section 2.1).
 
-    It halves the scale if more than 0.001 % of the elements are at the format's maximum, and doubles it after 1000
-    steps below. The paper spreads the doubling over these steps: ``growth_factor=2 ** (1 / 1000), growth_interval=1``.
-    With one doubling, the scale stays a power of two. The released code (Azure/MS-AMP@0f4c06f,
-    `msamp/nn/distributed.py`) uses a constant 1/sqrt(ranks) instead. A non-finite gradient counts as saturated.
+    It halves the scale if more than 0.001 % of the elements are at the format's maximum, and
+    doubles it after 1000 steps below. The paper spreads the doubling over these steps:
+    ``growth_factor=2 ** (1 / 1000), growth_interval=1``. With one doubling, the scale stays a power
+    of two. The released code (Azure/MS-AMP@0f4c06f, `msamp/nn/distributed.py`) uses a constant
+    1/sqrt(ranks) instead. A non-finite gradient counts as saturated.
 
     Attributes:
         threshold: Fraction of saturated elements above which the scale is too large, in [0, 1).
@@ -310,9 +358,14 @@ class Ratio(Deduplicated):
             )
 
     def decide(
-        self, xp: ModuleType, used: float, newest: float, memory: Memory, seen: Observation
+        self,
+        xp: ModuleType,
+        used: float,
+        newest: float,
+        memory: Memory,
+        seen: Observation,
     ) -> tuple[float, DeduplicatedState]:
-        assert seen.saturated is not None  # noqa: S101 - it is needed, so it was looked for
+        assert seen.saturated is not None  # noqa: S101
         too_large = Observation(seen.found_inf | (seen.saturated > self.threshold))
         return super().decide(xp, used, newest, memory, too_large)
 
@@ -328,9 +381,10 @@ class FloorScheduleState(NamedTuple):
 class FloorSchedule(Growing):
     """A policy like torch's scaler with a lower bound that rises at milestones.
 
-    ``milestones=((40_000, 8192.0), (150_000, 32768.0))`` raises the scale to at least 8192 at the 40 000th update.
-    Mellempudi et al. 2019 (arXiv:1905.12334) used such a schedule in fp8 training. With a delay, each overflow backs
-    off, as with ``Rule(delay=k)``; without milestones, the policy equals this rule.
+    ``milestones=((40_000, 8192.0), (150_000, 32768.0))`` raises the scale to at least 8192 at the
+    40 000th update. Mellempudi et al. 2019 (arXiv:1905.12334) used such a schedule in fp8 training.
+    With a delay, each overflow backs off, as with ``Rule(delay=k)``; without milestones, the policy
+    equals this rule.
 
     Attributes:
         milestones: Pairs (number of updates, lower bound) in ascending order.
@@ -362,7 +416,12 @@ class FloorSchedule(Growing):
         return FloorScheduleState(xp.int32(0), xp.int32(0))
 
     def decide(
-        self, xp: ModuleType, used: float, newest: float, memory: Memory, seen: Observation
+        self,
+        xp: ModuleType,
+        used: float,
+        newest: float,
+        memory: Memory,
+        seen: Observation,
     ) -> tuple[float, FloorScheduleState]:
         clean, done = memory
         growth_tracker = xp.where(seen.found_inf, 0, clean + 1)
@@ -383,7 +442,9 @@ class FloorSchedule(Growing):
 class HeadroomState(NamedTuple):
     """The memory of `Headroom`."""
 
-    growth_tracker: int  # steps of the current interval; a decrease or an overflow starts another
+    growth_tracker: (
+        int  # steps of the current interval; a decrease or an overflow starts another
+    )
     peak: float  # largest unscaled gradient in them
 
 
@@ -391,10 +452,10 @@ class HeadroomState(NamedTuple):
 class Headroom(Policy):
     """A policy that keeps `margin` bits between the largest gradient and the format's maximum.
 
-    It does not need overflows to find the scale, which is a power of two. The scale decreases at once to the largest
-    one with amax * S <= top / 2^margin. After each `interval` of finite steps it doubles, if the largest gradient of
-    these steps keeps the margin at the doubled scale. An overflow, whose size is unknown, halves the scale that was
-    used.
+    It does not need overflows to find the scale, which is a power of two. The scale decreases at
+    once to the largest one with amax * S <= top / 2^margin. After each `interval` of finite steps
+    it doubles, if the largest gradient of these steps keeps the margin at the doubled scale. An
+    overflow, whose size is unknown, halves the scale that was used.
 
     Attributes:
         margin: Bits between the largest gradient and the maximum, 0 to 12.
@@ -424,7 +485,9 @@ class Headroom(Policy):
             raise ValueError(
                 f"margin={self.margin!r}: expected at most 12 bits, as more leave little of the format"
             )
-        as_int("interval", self.interval, 1, "to allow a doubling after each step pass 1")
+        as_int(
+            "interval", self.interval, 1, "to allow a doubling after each step pass 1"
+        )
         if not 1 <= as_float("top", self.top) <= 65536:
             raise ValueError(
                 f"top={self.top!r}: expected a number from 1 to 65536; fp16's is {FP16.max_finite}, E4M3's 448.0"
@@ -434,12 +497,19 @@ class Headroom(Policy):
         return HeadroomState(xp.int32(0), xp.float32(0))
 
     def decide(
-        self, xp: ModuleType, used: float, newest: float, memory: Memory, seen: Observation
+        self,
+        xp: ModuleType,
+        used: float,
+        newest: float,
+        memory: Memory,
+        seen: Observation,
     ) -> tuple[float, HeadroomState]:
-        assert seen.amax is not None  # noqa: S101 - it is needed, so it was looked for
+        assert seen.amax is not None  # noqa: S101
         clean, before = memory
         lost = seen.found_inf | ~xp.isfinite(seen.amax)
-        amax = xp.where(lost | (seen.amax < 2.0**-126), 0, seen.amax)  # XLA flushes subnormals to 0
+        amax = xp.where(
+            lost | (seen.amax < 2.0**-126), 0, seen.amax
+        )  # XLA flushes subnormals to 0
         fits = xp.minimum(newest, self._largest(xp, amax))
         peak, growth_tracker = xp.maximum(before, amax), clean + 1
         goes_on = ~lost & (fits == newest) & (growth_tracker < self.interval)
@@ -449,13 +519,17 @@ class Headroom(Policy):
             & (growth_tracker >= self.interval)
             & (self._largest(xp, peak) > newest)
         )
-        scale = xp.where(lost, xp.minimum(newest, used / 2), xp.where(grows, 2 * newest, fits))
+        scale = xp.where(
+            lost, xp.minimum(newest, used / 2), xp.where(grows, 2 * newest, fits)
+        )
         return scale, HeadroomState(
             xp.where(goes_on, growth_tracker, 0), xp.where(goes_on, peak, xp.float32(0))
         )
 
     def _largest(self, xp: ModuleType, amax: float) -> float:
-        """Return the largest power of two S with amax * S <= top / 2^margin, between 2^-126 and 2^126."""
+        """Return the largest power of two S with amax * S <= top / 2^margin, between 2^-126 and
+        2^126.
+        """
         limit = xp.float32(self.top / 2.0**self.margin)
         ratio = limit / xp.maximum(amax, limit * xp.float32(2.0**-126))
         # A correctly rounded quotient below a power of two stays below it.
@@ -464,7 +538,9 @@ class Headroom(Policy):
 
 
 class LogMaxState(NamedTuple):
-    """The memory of `LogMax`: averages of x = log2 max|gradient|, and the remaining weights of their start at 0."""
+    """The memory of `LogMax`: averages of x = log2 max|gradient|, and the remaining weights of
+    their start at 0.
+    """
 
     mean: float  # of x, over about 1 / (1 - beta1) steps
     slow_mean: float  # of x, over about 1 / (1 - beta2)
@@ -475,18 +551,22 @@ class LogMaxState(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class LogMax(Policy):
-    """A policy with a fixed, small overflow probability for normally distributed log2 max|gradient|.
+    """A policy with a fixed, small overflow probability for normally distributed log2
+    max|gradient|.
 
-    S = 2^(log_max - mu - z sigma), with mean and standard deviation from exponential averages; z = 3.09 is a
-    probability of 0.001. This is the scaler of OpenSeq2Seq (NVIDIA/OpenSeq2Seq@2383d5d,
-    `open_seq2seq/optimizers/automatic_loss_scaler.py`, arXiv:1805.10387): its initial scale is 1, and scales are not
-    rounded to powers of two. There are two differences:
+    S = 2^(log_max - mu - z sigma), with mean and standard deviation from exponential averages; z =
+    3.09 is a probability of 0.001. This is the scaler of OpenSeq2Seq (NVIDIA/OpenSeq2Seq@2383d5d,
+    `open_seq2seq/optimizers/automatic_loss_scaler.py`, arXiv:1805.10387): its initial scale is 1,
+    and scales are not rounded to powers of two. There are two differences:
 
-    1. An overflow counts as x = log_max + 1 - log2(used), twice its minimum. OpenSeq2Seq averages 2^log_max = 65536
-       with logarithms, which keeps the scale at ``min_scale`` for about 12 000 steps.
-    2. A gradient of zeros is ignored. In OpenSeq2Seq its logarithm, -inf, makes the scale NaN indefinitely.
+    1. An overflow counts as x = log_max + 1 - log2(used), twice its minimum. OpenSeq2Seq averages
+       2^log_max = 65536 with logarithms, which keeps the scale at ``min_scale`` for about 12 000
+       steps.
+    2. A gradient of zeros is ignored. In OpenSeq2Seq its logarithm, -inf, makes the scale NaN
+    indefinitely.
 
-    ``faithful=True`` reproduces OpenSeq2Seq in both, and uses its constant 16 instead of ``log_max`` in S.
+    ``faithful=True`` reproduces OpenSeq2Seq in both, and uses its constant 16 instead of
+    ``log_max`` in S.
 
     Attributes:
         log_max: log2 of the overflow limit of the format.
@@ -522,12 +602,16 @@ class LogMax(Policy):
 
     def restored(self, name: str, like: float, number: object) -> float:
         value = as_float(name, number)
-        if self.faithful and not math.isfinite(value):  # OpenSeq2Seq's arithmetic produces it
+        if self.faithful and not math.isfinite(
+            value
+        ):  # OpenSeq2Seq's arithmetic produces it
             return value
         value = round_to_float32(value)
         if name in ("mean", "slow_mean"):  # logarithms have either sign
             if not math.isfinite(value):
-                raise ValueError(f"{name}={number!r}: expected a finite number; {RELOAD}")
+                raise ValueError(
+                    f"{name}={number!r}: expected a finite number; {RELOAD}"
+                )
             return value
         return super().restored(name, like, number)
 
@@ -535,27 +619,48 @@ class LogMax(Policy):
         return LogMaxState(*(xp.float32(x) for x in (0, 0, 0, 1, 1)))
 
     def decide(
-        self, xp: ModuleType, used: float, newest: float, memory: Memory, seen: Observation
+        self,
+        xp: ModuleType,
+        used: float,
+        newest: float,
+        memory: Memory,
+        seen: Observation,
     ) -> tuple[float, LogMaxState]:
-        assert seen.amax is not None  # noqa: S101 - it is needed, so it was looked for
+        assert seen.amax is not None  # noqa: S101
         lost = seen.found_inf | ~xp.isfinite(seen.amax)
-        least = xp.float32(2.0**self.log_max) if self.faithful else self.log_max + 1 - xp.log2(used)
+        least = (
+            xp.float32(2.0**self.log_max)
+            if self.faithful
+            else self.log_max + 1 - xp.log2(used)
+        )
         x = xp.where(lost, least, xp.log2(seen.amax))
         m, b1, b2 = LogMaxState(*memory), self.beta1, self.beta2
         mean, slow_mean = b1 * m.mean + (1 - b1) * x, b2 * m.slow_mean + (1 - b2) * x
         after = LogMaxState(
-            mean, slow_mean, b2 * m.square + (1 - b2) * (x * x), m.weight1 * b1, m.weight2 * b2
+            mean,
+            slow_mean,
+            b2 * m.square + (1 - b2) * (x * x),
+            m.weight1 * b1,
+            m.weight2 * b2,
         )
-        mu, slow = after.mean / (1 - after.weight1), after.slow_mean / (1 - after.weight2)
+        mu, slow = (
+            after.mean / (1 - after.weight1),
+            after.slow_mean / (1 - after.weight2),
+        )
         # sigma^2 = E[x^2] - E[x]^2, both over the long window
-        sigma = xp.sqrt(xp.maximum(after.square / (1 - after.weight2) - slow * slow, xp.float32(0)))
+        sigma = xp.sqrt(
+            xp.maximum(after.square / (1 - after.weight2) - slow * slow, xp.float32(0))
+        )
         scale = xp.exp2(
-            (16.0 if self.faithful else self.log_max) - (sigma * self.overflow_std_dev + mu)
+            (16.0 if self.faithful else self.log_max)
+            - (sigma * self.overflow_std_dev + mu)
         )
         if self.faithful:
             return scale, after
         empty = ~lost & (seen.amax == 0)
-        kept = (xp.where(empty, old, new) for old, new in zip(memory, after, strict=True))
+        kept = (
+            xp.where(empty, old, new) for old, new in zip(memory, after, strict=True)
+        )
         return xp.where(empty, newest, scale), LogMaxState(*kept)
 
 
@@ -569,31 +674,42 @@ class ProbeState(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Probe(Growing):
-    """A policy that tests a larger scale on a single step, and keeps the old scale until the result is known.
+    """A policy that tests a larger scale on a single step, and keeps the old scale until the result
+    is known.
 
-    After G finite steps, one iteration runs at base * growth_factor. If it is finite, this scale becomes the base; if
-    it overflows, one step is skipped, whatever the delay. With a constant overflow threshold, it skips 1/(G+1+k) of the
-    steps, one at a time. Finite steps count only without an outstanding probe. An overflow of another step cancels the
-    probe and lowers the base to at most used * backoff_factor; the probe's result then counts as that of any step.
-    With delay 0 and a constant overflow threshold, the policy equals torch's scaler.
+    After G finite steps, one iteration runs at base * growth_factor. If it is finite, this scale
+    becomes the base; if it overflows, one step is skipped, whatever the delay. With a constant
+    overflow threshold, it skips 1/(G+1+k) of the steps, one at a time. Finite steps count only
+    without an outstanding probe. An overflow of another step cancels the probe and lowers the base
+    to at most used * backoff_factor; the probe's result then counts as that of any step. With delay
+    0 and a constant overflow threshold, the policy equals torch's scaler.
     """
 
     def start(self, xp: ModuleType) -> ProbeState:
         return ProbeState(xp.float32(self.init_scale), xp.int32(0), xp.int32(0))
 
     def decide(
-        self, xp: ModuleType, used: float, newest: float, memory: Memory, seen: Observation
+        self,
+        xp: ModuleType,
+        used: float,
+        newest: float,
+        memory: Memory,
+        seen: Observation,
     ) -> tuple[float, ProbeState]:
         base, growth_tracker, waiting = memory
         found, verdict = seen.found_inf, waiting == 1
         lowered = self.bounded(xp, xp.minimum(base, used * self.backoff_factor))
-        base = xp.where(verdict, xp.where(found, base, used), xp.where(found, lowered, base))
+        base = xp.where(
+            verdict, xp.where(found, base, used), xp.where(found, lowered, base)
+        )
         growth_tracker = xp.where(found | verdict, 0, growth_tracker + (waiting == 0))
         waiting = xp.where(found, 0, xp.maximum(waiting - 1, 0))
         sends = growth_tracker >= self.growth_interval
         scale = xp.where(sends, base * self.growth_factor, base)
         return scale, ProbeState(
-            base, xp.where(sends, 0, growth_tracker), xp.where(sends, self.delay + 1, waiting)
+            base,
+            xp.where(sends, 0, growth_tracker),
+            xp.where(sends, self.delay + 1, waiting),
         )
 
     def overridden(self, xp: ModuleType, memory: Memory, scale: float) -> ProbeState:
@@ -605,7 +721,9 @@ class Probe(Growing):
 
 
 def held(name: str, scale: object) -> float:
-    """Return a scale rounded to float32; raise ValueError below 2^-126, where the reciprocal may be inf."""
+    """Return a scale rounded to float32; raise ValueError below 2^-126, where the reciprocal may be
+    inf.
+    """
     value = round_to_float32(as_float(name, scale))
     if not 2.0**-126 <= value < math.inf:
         raise ValueError(
@@ -631,7 +749,9 @@ def unflatten(policy: Policy, numbers: object) -> PolicyState:
             "load a state into the policy it was saved from"
         )
     pending = [f"pending[{place}]" for place in range(policy.delay)]
-    rest = zip(["scale", *pending, *getattr(first.memory, "_fields", ())], numbers, strict=True)
+    rest = zip(
+        ["scale", *pending, *getattr(first.memory, "_fields", ())], numbers, strict=True
+    )
 
     def restored(like: float) -> float:
         name, number = next(rest)

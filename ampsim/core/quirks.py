@@ -1,6 +1,7 @@
 """Quirks: behavior of single frameworks, each as a wrapper of one step of the state machine.
 
-Each quirk names the framework whose source it was read from; `dialects` lists the rules that use it.
+Each quirk names the framework whose source it was read from; `dialects` lists the rules that use
+it.
 """
 
 import dataclasses
@@ -12,10 +13,11 @@ from ampsim.core.machine import Advance, Arithmetic, Quirk, Rule, State
 
 @dataclass(frozen=True)
 class StreakStartsAt(Quirk):
-    """DeepSpeed (from 0.17.1): the first finite step after an overflow does not count towards a growth.
+    """DeepSpeed (from 0.17.1): the first finite step after an overflow does not count towards a
+    growth.
 
-    The first growth of a run, and the first growth after an overflow, need growth_interval + 1 finite steps. Further
-    growths without an overflow in between need growth_interval.
+    The first growth of a run, and the first growth after an overflow, need growth_interval + 1
+    finite steps. Further growths without an overflow in between need growth_interval.
     """
 
     start: int = -1
@@ -23,9 +25,15 @@ class StreakStartsAt(Quirk):
     def init(self, rule: Rule, state: State) -> State:
         return dataclasses.replace(state, growth_tracker=self.start)
 
-    def update(self, advance: Advance, rule: Rule, state: State, found_inf: bool) -> State:
+    def update(
+        self, advance: Advance, rule: Rule, state: State, found_inf: bool
+    ) -> State:
         after = advance(rule, state, found_inf)
-        return dataclasses.replace(after, growth_tracker=self.start) if found_inf else after
+        return (
+            dataclasses.replace(after, growth_tracker=self.start)
+            if found_inf
+            else after
+        )
 
 
 @dataclass(frozen=True)
@@ -37,7 +45,9 @@ class RaiseAtMin(Quirk):
 
     message = "Current loss scale already at minimum - cannot decrease scale anymore. Exiting run."
 
-    def update(self, advance: Advance, rule: Rule, state: State, found_inf: bool) -> State:
+    def update(
+        self, advance: Advance, rule: Rule, state: State, found_inf: bool
+    ) -> State:
         backs_off = found_inf and state.overflow_tracker + 1 >= rule.hysteresis
         if backs_off and state.scale == rule.min_scale:
             raise Exception(self.message)
@@ -53,14 +63,18 @@ class Tolerance(Quirk):
 
     fraction: float
 
-    def update(self, advance: Advance, rule: Rule, state: State, found_inf: bool) -> State:
+    def update(
+        self, advance: Advance, rule: Rule, state: State, found_inf: bool
+    ) -> State:
         updates = state.recall("updates_since_rescale") + 1
         overflows = state.recall("overflows_since_rescale") + found_inf
         tolerated = found_inf and overflows / updates < self.fraction
         after = advance(rule, state, found_inf)
         if tolerated:
             after = dataclasses.replace(after, scale=state.scale)
-        rescaled = (found_inf and not tolerated) or (not found_inf and after.growth_tracker == 0)
+        rescaled = (found_inf and not tolerated) or (
+            not found_inf and after.growth_tracker == 0
+        )
         return after.remember(
             updates_since_rescale=0 if rescaled else updates,
             overflows_since_rescale=0 if rescaled and found_inf else overflows,
@@ -73,7 +87,9 @@ class RaiseBelow(Quirk):
 
     limit: float
 
-    def update(self, advance: Advance, rule: Rule, state: State, found_inf: bool) -> State:
+    def update(
+        self, advance: Advance, rule: Rule, state: State, found_inf: bool
+    ) -> State:
         after = advance(rule, state, found_inf)
         if found_inf and after.scale <= self.limit:
             raise FloatingPointError(
@@ -87,14 +103,17 @@ class RaiseBelow(Quirk):
 class HoldAtBounds(Quirk):
     """BMTrain: bounds block changes instead of clamping the scale.
 
-    An overflow at or below `low` changes nothing, not even the growth tracker. A finite step at or above `high` only
-    adds to the growth tracker. So one growth or backoff can move the scale past a bound.
+    An overflow at or below `low` changes nothing, not even the growth tracker. A finite step at or
+    above `high` only adds to the growth tracker. So one growth or backoff can move the scale past a
+    bound.
     """
 
     low: float
     high: float
 
-    def update(self, advance: Advance, rule: Rule, state: State, found_inf: bool) -> State:
+    def update(
+        self, advance: Advance, rule: Rule, state: State, found_inf: bool
+    ) -> State:
         if found_inf and not state.scale > self.low:
             return state
         if not found_inf and not state.scale < self.high:
@@ -109,7 +128,9 @@ class ClipEveryUpdate(Quirk):
     low: float
     high: float
 
-    def update(self, advance: Advance, rule: Rule, state: State, found_inf: bool) -> State:
+    def update(
+        self, advance: Advance, rule: Rule, state: State, found_inf: bool
+    ) -> State:
         after = advance(rule, state, found_inf)
         low, high = rule.arithmetic.round(self.low), rule.arithmetic.round(self.high)
         return dataclasses.replace(after, scale=min(max(after.scale, low), high))
@@ -121,9 +142,13 @@ class RampUntilOverflow(Quirk):
 
     factor: float
 
-    def update(self, advance: Advance, rule: Rule, state: State, found_inf: bool) -> State:
+    def update(
+        self, advance: Advance, rule: Rule, state: State, found_inf: bool
+    ) -> State:
         overflowed = found_inf or bool(state.recall("overflow_seen"))
-        step_rule = rule if overflowed else dataclasses.replace(rule, growth_factor=self.factor)
+        step_rule = (
+            rule if overflowed else dataclasses.replace(rule, growth_factor=self.factor)
+        )
         after = advance(step_rule, state, found_inf)
         return after.remember(overflow_seen=1) if overflowed else after
 
@@ -135,7 +160,9 @@ class FirstUpdateInDouble(Quirk):
     The result is rounded to float32 once. Later updates are computed in float32.
     """
 
-    def update(self, advance: Advance, rule: Rule, state: State, found_inf: bool) -> State:
+    def update(
+        self, advance: Advance, rule: Rule, state: State, found_inf: bool
+    ) -> State:
         if state.recall("started"):
             return advance(rule, state, found_inf)
         first = dataclasses.replace(rule, arithmetic=Arithmetic(flush_subnormals=True))
@@ -145,9 +172,9 @@ class FirstUpdateInDouble(Quirk):
         )  # unless it was set by hand
         before = dataclasses.replace(state, scale=start)
         after = advance(first, before, found_inf)
-        return dataclasses.replace(after, scale=rule.arithmetic.round(after.scale)).remember(
-            started=1
-        )
+        return dataclasses.replace(
+            after, scale=rule.arithmetic.round(after.scale)
+        ).remember(started=1)
 
 
 @dataclass(frozen=True)
@@ -156,7 +183,9 @@ class RaiseAfterConsecutive(Quirk):
 
     overflows: int = 1000
 
-    def update(self, advance: Advance, rule: Rule, state: State, found_inf: bool) -> State:
+    def update(
+        self, advance: Advance, rule: Rule, state: State, found_inf: bool
+    ) -> State:
         after = advance(rule, state, found_inf)
         in_a_row = state.recall("overflows_in_a_row") + 1 if found_inf else 0
         if in_a_row > self.overflows:
@@ -170,20 +199,25 @@ class RaiseAfterConsecutive(Quirk):
 
 @dataclass(frozen=True)
 class StepsInLog2(Quirk):
-    """guided-diffusion updates log2 of the scale: a finite step adds `growth`, an overflow subtracts 1.
+    """guided-diffusion updates log2 of the scale: a finite step adds `growth`, an overflow
+    subtracts 1.
 
     The logarithm is a double; the loss is multiplied by the float32 nearest to 2^log2.
     """
 
     growth: float
 
-    def update(self, advance: Advance, rule: Rule, state: State, found_inf: bool) -> State:
+    def update(
+        self, advance: Advance, rule: Rule, state: State, found_inf: bool
+    ) -> State:
         log2 = state.recall("log2", math.log2(rule.init_scale))
         if state.scale != self._scale(rule, log2):  # it was set by hand
             log2 = math.log2(state.scale) if state.scale > 0 else -math.inf
         log2 += -1.0 if found_inf else self.growth
         after = advance(rule, state, found_inf)
-        return dataclasses.replace(after, scale=self._scale(rule, log2)).remember(log2=log2)
+        return dataclasses.replace(after, scale=self._scale(rule, log2)).remember(
+            log2=log2
+        )
 
     @staticmethod
     def _scale(rule: Rule, log2: float) -> float:

@@ -1,8 +1,9 @@
 """Traces: recorded runs of loss scalers, and the files that store them.
 
-A file is JSON Lines, optionally gzipped (``.gz``), with one trace per line, so that programs in any language can
-read and write it. A first line ``{"provenance": {...}}`` is allowed. Scales are written as hexadecimal floats
-(``float.hex``), which are exact, or ``inf``; decimal numbers are read, too. Loading a file executes no code.
+A file is JSON Lines, optionally gzipped (``.gz``), with one trace per line, so that programs in any
+language can read and write it. A first line ``{"provenance": {...}}`` is allowed. Scales are
+written as hexadecimal floats (``float.hex``), which are exact, or ``inf``; decimal numbers are
+read, too. Loading a file executes no code.
 """
 
 import os
@@ -31,7 +32,10 @@ def with_current_names(system: str, params: Mapping[str, object]) -> dict[str, o
     """Return recorded parameters of a dialect under their current names."""
     dialect = dialects.ALL.get(system)
     own = {*dialect.parameters, *dialect.options} if dialect else set()
-    return {name if name in own else RECORDED.get(name, name): params[name] for name in params}
+    return {
+        name if name in own else RECORDED.get(name, name): params[name]
+        for name in params
+    }
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,8 @@ class Trace:
         """Compare the trace with the reference state machine.
 
         Returns:
-            None if all scales are equal to the last bit, else a description of the first difference.
+            None if all scales are equal to the last bit, else a description of the first
+            difference.
 
         Raises:
             KeyError: If there is no such dialect.
@@ -94,25 +99,37 @@ class Trace:
             return "no updates: expected at least one; record some, or omit the trace"
         rule, step, error = self.rule(), -1, None
         try:
-            for step, state in enumerate(states(rule, self.found_inf, is_async=self.is_async)):
+            for step, state in enumerate(
+                states(rule, self.found_inf, is_async=self.is_async)
+            ):
                 if step == len(self.scale):
                     return f"update {step}: expected {self._ending()}, the state machine continues with {state.scale!r}"
-                if repr(state.scale) != repr(self.scale[step]):  # equal bits, or both NaN
+                if repr(state.scale) != repr(
+                    self.scale[step]
+                ):  # equal bits, or both NaN
                     return f"update {step}: expected {self.scale[step]!r}, the state machine has {state.scale!r}"
         except Exception as exception:
             error = exception
             step += 1
-        raised = None if error is None else Raised(step, type(error).__name__, str(error))
+        raised = (
+            None if error is None else Raised(step, type(error).__name__, str(error))
+        )
         if raised == self.raised:
             return None
         return f"update {step}: expected {self._ending()}, the state machine raised {raised}"
 
     def _ending(self) -> str:
-        return f"{self.raised.type} at update {self.raised.step}" if self.raised else "no exception"
+        return (
+            f"{self.raised.type} at update {self.raised.step}"
+            if self.raised
+            else "no exception"
+        )
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> "Trace":
-        """Return the trace in a JSON object; raise ValueError or TypeError if the object is invalid."""
+        """Return the trace in a JSON object; raise ValueError or TypeError if the object is
+        invalid.
+        """
         kinds = {"system": str, "params": dict, "found_inf": list, "scale": list}
         if missing := kinds.keys() - record.keys():
             raise ValueError(f"{', '.join(sorted(missing))} missing")
@@ -130,7 +147,9 @@ class Trace:
             )
         is_async = record.get("is_async")
         if is_async is not None and len(is_async) != len(flags):
-            raise ValueError(f"is_async: expected {len(flags)} flags, found {len(is_async)}")
+            raise ValueError(
+                f"is_async: expected {len(flags)} flags, found {len(is_async)}"
+            )
         return cls(
             record["system"],
             record["params"],
@@ -164,8 +183,12 @@ def read(path: str | os.PathLike[str]) -> Iterator[Trace]:
         try:
             trace = Trace.from_record(record)
         except (ValueError, TypeError) as error:
-            raise DamagedFileError(file, number, str(error), "a trace as a JSON object") from error
+            raise DamagedFileError(
+                file, number, str(error), "a trace as a JSON object"
+            ) from error
         count += 1
         yield trace
     if not count:
-        raise DamagedFileError(file, max(number, 1), "the file holds no trace", "at least one")
+        raise DamagedFileError(
+            file, max(number, 1), "the file holds no trace", "at least one"
+        )

@@ -36,8 +36,8 @@ class State:
     Attributes:
         scale: Current loss scale, exactly representable in ``Arithmetic.dtype``.
         growth_tracker: Number of finite steps since the last overflow or growth.
-        overflow_tracker: Number of overflows without a backoff, at most ``hysteresis - 1``; an event of
-            ``hysteresis_reset`` sets it to 0.
+        overflow_tracker: Number of overflows without a backoff, at most ``hysteresis - 1``; an
+            event of ``hysteresis_reset`` sets it to 0.
         pending: Scales that are computed and not yet used, oldest first; at most ``delay``.
         memory: Values of the rule's quirks, sorted by name; empty for a rule without quirks.
     """

@@ -28,7 +28,9 @@ def as_float(name: str, value: object) -> float:
 def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     """Raise ValueError unless `value` is one of the choices."""
     if value not in choices:
-        raise ValueError(f"{name}={value!r}: expected one of {', '.join(map(repr, choices))}")
+        raise ValueError(
+            f"{name}={value!r}: expected one of {', '.join(map(repr, choices))}"
+        )
 
 
 def as_int(name: str, value: object, least: int, fix: str) -> int:
@@ -149,7 +151,9 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """Return the end of an 'unknown name' message: the closest names, or some of the known names."""
     name, known = str(name), sorted(known)
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    close = close or [other for other in known if len(name) > 2 and name.lower() in other.lower()]
+    close = close or [
+        other for other in known if len(name) > 2 and name.lower() in other.lower()
+    ]
     if close:
         return f"did you mean {' or '.join(map(repr, close[:5]))}?"
     more = f" and {len(known) - MANY} more" if len(known) > MANY else ""

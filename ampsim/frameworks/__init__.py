@@ -1,7 +1,8 @@
 """Adapters for the loss scalers of other frameworks, which run the frameworks' own code.
 
-Each file of `adapters` drives one framework's package by the methods of `Adapter`; `load` returns the adapter class.
-``make frameworks`` installs the packages. Importing this module loads only the standard library.
+Each file of `adapters` drives one framework's package by the methods of `Adapter`; `load` returns
+the adapter class. ``make frameworks`` installs the packages. Importing this module loads only the
+standard library.
 
 >>> from ampsim.frameworks import load
 >>> adapter = load("torch")()

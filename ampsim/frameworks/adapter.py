@@ -14,8 +14,10 @@ class Step:
 
     Attributes:
         used: Loss scale of the iteration.
-        stepped: Whether the optimizer changed the parameters; None if the framework leaves the step to its caller.
-        unscaled: Gradients as the optimizer saw them; None if it was not called, or the framework does not divide.
+        stepped: Whether the optimizer changed the parameters; None if the framework leaves the step
+            to its caller.
+        unscaled: Gradients as the optimizer saw them; None if it was not called, or the framework
+            does not divide.
         scale: Loss scale of the next iteration.
     """
 
@@ -89,9 +91,13 @@ class Adapter(ABC):
 
 
 def held_by_float16(scaled: Sequence[float]) -> None:
-    """Raise NotImplementedError if a finite gradient overflows in float16, the dtype of the gradients."""
+    """Raise NotImplementedError if a finite gradient overflows in float16, the dtype of the
+    gradients.
+    """
     if any(65520 <= abs(each) < math.inf for each in scaled):
-        raise NotImplementedError("its gradients are float16, where 65520 and above overflow")
+        raise NotImplementedError(
+            "its gradients are float16, where 65520 and above overflow"
+        )
 
 
 def is_pinned(adapter: Adapter, version: str) -> bool:

@@ -20,7 +20,10 @@ def _found() -> Iterator[type[Adapter]]:
                 yield each
 
 
-REGISTRY = {adapter.name: adapter for adapter in sorted(_found(), key=lambda adapter: adapter.name)}
+REGISTRY = {
+    adapter.name: adapter
+    for adapter in sorted(_found(), key=lambda adapter: adapter.name)
+}
 """Adapter classes by name, in alphabetical order; their packages need not be installed."""
 
 

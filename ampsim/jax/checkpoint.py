@@ -26,14 +26,16 @@ from ampsim.jax.trees import Tree
 C = TypeVar("C")
 FLAX = "flax.serialization"
 SETTINGS = "settings"
-_CLASSES: list[tuple[type, list[str], list[str]]] = []  # fields saved, and fields compared
+_CLASSES: list[
+    tuple[type, list[str], list[str]]
+] = []  # fields saved, and fields compared
 
 
 def pytree(marked: str | None = None) -> Callable[[type[C]], type[C]]:
     """Return a decorator that registers a frozen dataclass as a pytree that can be saved.
 
-    Fields with the metadata ``static`` are no leaves. A restore by flax raises ValueError if a field
-    is missing or unknown.
+    Fields with the metadata ``static`` are no leaves. A restore by flax raises ValueError if a
+    field is missing or unknown.
 
     Args:
         marked: Field whose name in a checkpoint includes the static fields, so that orbax and flax
@@ -50,10 +52,14 @@ def pytree(marked: str | None = None) -> Callable[[type[C]], type[C]]:
             held = value.__dict__
             return [held[name] for name in data], tuple([held[name] for name in static])
 
-        def flatten_with_keys(value: Any) -> tuple[list[tuple[GetAttrKey, Tree]], tuple[Any, ...]]:
+        def flatten_with_keys(
+            value: Any,
+        ) -> tuple[list[tuple[GetAttrKey, Tree]], tuple[Any, ...]]:
             children, values = flatten(value)
             mark = f" of {_text(values)}"
-            keys = [GetAttrKey(name + mark if name == marked else name) for name in data]
+            keys = [
+                GetAttrKey(name + mark if name == marked else name) for name in data
+            ]
             return list(zip(keys, children, strict=True)), values
 
         def unflatten(values: tuple[Any, ...], children: Iterable[Tree]) -> C:
@@ -62,7 +68,9 @@ def pytree(marked: str | None = None) -> Callable[[type[C]], type[C]]:
             value.__dict__.update(zip(names, (*children, *values), strict=True))
             return value
 
-        jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
+        jax.tree_util.register_pytree_with_keys(
+            cls, flatten_with_keys, unflatten, flatten
+        )
         export.register_pytree_node_serialization(
             cls,
             serialized_name=f"ampsim.{cls.__name__}",
@@ -108,7 +116,9 @@ def _decode(value: Any) -> Any:
 def _register(flax: Any, cls: type, data: list[str], compared: list[str]) -> None:
     def to_state_dict(value: Any) -> dict[str, Any]:
         fields = {name: getattr(value, name) for name in data}
-        saved = {name: flax.to_state_dict(x) for name, x in fields.items() if x is not None}
+        saved = {
+            name: flax.to_state_dict(x) for name, x in fields.items() if x is not None
+        }
         settings = _text([getattr(value, name) for name in compared])
         return saved | {SETTINGS: settings} if compared else saved
 
@@ -140,7 +150,10 @@ class _Waiting(importlib.abc.MetaPathFinder):
     """An import finder that detects the import of flax, then removes itself."""
 
     def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+        self,
+        fullname: str,
+        path: Sequence[str] | None,
+        target: ModuleType | None = None,
     ) -> ModuleSpec | None:
         if fullname != FLAX:
             return None

@@ -1,7 +1,8 @@
-"""flax's names for a loss scale: import this module where a loop imports ``flax.training.dynamic_scale``.
+"""flax's names for a loss scale: import this module where a loop imports
+``flax.training.dynamic_scale``.
 
-In flax, ``scale`` is a number that loops log; in torch, jmp, and `LossScale`, it is a method that multiplies a loss.
-So flax's loops have a separate class.
+In flax, ``scale`` is a number that loops log; in torch, jmp, and `LossScale`, it is a method that
+multiplies a loss. So flax's loops have a separate class.
 """
 
 import functools
@@ -35,13 +36,16 @@ class DynamicScaleResult(NamedTuple):
 @pytree()
 @dataclass(frozen=True)
 class DynamicScale:
-    """A `LossScale` under the names of flax's ``DynamicScale``, with its arguments, defaults, and checkpoints.
+    """A `LossScale` under the names of flax's ``DynamicScale``, with its arguments, defaults, and
+    checkpoints.
 
-    Under ``jit``, scales and counts equal flax's to the last bit; so do gradients at scales that are powers of two.
-    Differences:
+    Under ``jit``, scales and counts equal flax's to the last bit; so do gradients at scales that
+    are powers of two. Differences:
 
-    1. The returned loss is that of the function, also if the scaled loss overflows; see `grad.value_and_grad`.
-    2. The state is float32 and int32 from the first step on, so ``lax.scan`` can carry it and nothing is traced twice.
+    1. The returned loss is that of the function, also if the scaled loss overflows; see
+    `grad.value_and_grad`.
+    2. The state is float32 and int32 from the first step on, so ``lax.scan`` can carry it and
+    nothing is traced twice.
     3. Keyword arguments are passed to the function.
     4. The state of flax's fp8 layers, which is returned as a gradient, is not divided by the scale.
     """
@@ -58,7 +62,10 @@ class DynamicScale:
 
     def to_loss_scale(self) -> LossScale:
         """Return the same state as a `LossScale`."""
-        count, scale = jnp.asarray(self.fin_steps, jnp.int32), jnp.asarray(self.scale, jnp.float32)
+        count, scale = (
+            jnp.asarray(self.fin_steps, jnp.int32),
+            jnp.asarray(self.scale, jnp.float32),
+        )
         return LossScale(
             loss_scale=scale,
             growth_tracker=count,
@@ -81,7 +88,9 @@ class DynamicScale:
         *,
         grad: Callable[..., Callable[..., Tree]] = jax.value_and_grad,
     ) -> Callable[..., DynamicScaleResult]:
-        """Return ``jax.value_and_grad`` with loss scaling, its result in flax's names; see `grad.value_and_grad`."""
+        """Return ``jax.value_and_grad`` with loss scaling, its result in flax's names; see
+        `grad.value_and_grad`.
+        """
         differentiate = self.to_loss_scale().value_and_grad(
             fun, argnums, has_aux, axis_name, grad=grad
         )
@@ -89,7 +98,9 @@ class DynamicScale:
         @functools.wraps(fun)
         def wrapped(*args: Tree, **kwargs: Tree) -> DynamicScaleResult:
             after, finite, aux, grads = differentiate(*args, **kwargs)
-            scaler = replace(self, fin_steps=after.growth_tracker, scale=after.loss_scale)
+            scaler = replace(
+                self, fin_steps=after.growth_tracker, scale=after.loss_scale
+            )
             return DynamicScaleResult(scaler, finite, aux, grads)
 
         return wrapped

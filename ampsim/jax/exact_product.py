@@ -1,16 +1,17 @@
 """Product of a scale and a constant, in integer arithmetic on bits.
 
 XLA may turn S / c into S * (1 / c), contract a product and a sum, and flush subnormals, so the
-result of a float expression depends on the compiler, on ``jit``, and on ``vmap``. Integer arithmetic is exact.
-The result equals that of ``core.machine.Arithmetic`` for every scale, factor, device, and transform:
-a product or quotient in double, then rounded to the format of the scale.
+result of a float expression depends on the compiler, on ``jit``, and on ``vmap``. Integer
+arithmetic is exact. The result equals that of ``core.machine.Arithmetic`` for every scale, factor,
+device, and transform: a product or quotient in double, then rounded to the format of the scale.
 
-A positive scale is n * 2^e with p bits in n (24 in float32). A factor is K * 2^q with K held in limbs of W - p
-bits, W the word (32 bits), so that n * limb + carry fits a word and the product is one pass over the limbs. A
-division multiplies by K = ceil(2^B / d): its product exceeds the quotient by less than 2^p units in the last
-place, hence after the lowest `IGNORED` limbs are dropped it is the quotient rounded down (Granlund and
-Montgomery, "Division by invariant integers using multiplication", PLDI 1994), with so many bits left that a
-quotient which is no tie differs from one in them.
+A positive scale is n * 2^e with p bits in n (24 in float32). A factor is K * 2^q with K held in
+limbs of W - p bits, W the word (32 bits), so that n * limb + carry fits a word and the product is
+one pass over the limbs. A division multiplies by K = ceil(2^B / d): its product exceeds the
+quotient by less than 2^p units in the last place, hence after the lowest `IGNORED` limbs are
+dropped it is the quotient rounded down (Granlund and Montgomery, "Division by invariant integers
+using multiplication", PLDI 1994), with so many bits left that a quotient which is no tie differs
+from one in them.
 """
 
 import functools
@@ -69,8 +70,12 @@ class Factor(NamedTuple):
     exponent: Array | npt.NDArray[np.int32]  # (): floor(log2(factor))
 
 
-def factor(form: Format, value: float, how: Literal["multiply", "divide"], limbs: int) -> Factor:
-    """Return the constant with which `product` multiplies by `value`, or divides by it; no limbs for 1/2, 1, or 2."""
+def factor(
+    form: Format, value: float, how: Literal["multiply", "divide"], limbs: int
+) -> Factor:
+    """Return the constant with which `product` multiplies by `value`, or divides by it; no limbs
+    for 1/2, 1, or 2.
+    """
     exact = Fraction(value)
     if how == "divide":
         exact = 1 / exact
@@ -118,7 +123,9 @@ def product(form: Format, bits: Array, by: Factor) -> Array:
     return jnp.where(special, bits, rounded)
 
 
-def _shifted(form: Format, bits: Array, exponent: Array | npt.NDArray[np.int32]) -> Array:
+def _shifted(
+    form: Format, bits: Array, exponent: Array | npt.NDArray[np.int32]
+) -> Array:
     """Return the bits of scale * 2^exponent, for an exponent of -1, 0, or 1.
 
     Most rules double and halve, so these few operations are what most compiled steps contain. As an
@@ -143,13 +150,17 @@ def _normalized(form: Format, bits: Array) -> tuple[Array, Array]:
     lead = jnp.minimum(lax.clz(fraction), form.width - 1).astype(np.int32) - form.limb
     subnormal = fraction << jnp.maximum(lead, 0).astype(form.word)
     normal = fraction | form.word(form.smallest_normal)
-    return jnp.where(field == 0, subnormal, normal), jnp.where(field == 0, 1 - lead, field)
+    return jnp.where(field == 0, subnormal, normal), jnp.where(
+        field == 0, 1 - lead, field
+    )
 
 
 def _multiply(
     form: Format, n: Array, limbs: Array | npt.NDArray[np.unsignedinteger]
 ) -> tuple[Array, Array, Array]:
-    """Return the highest word of the product n * K, the 3 limbs below it, and whether any bit below those is set."""
+    """Return the highest word of the product n * K, the 3 limbs below it, and whether any bit below
+    those is set.
+    """
     count, low_bits = limbs.shape[0], form.word((1 << form.limb) - 1)
     carry, lows = jnp.zeros_like(n), []
     for i in range(count):
@@ -165,8 +176,12 @@ def _multiply(
     return word, below, inexact
 
 
-def _round(form: Format, word: Array, below: Array, inexact: Array, exponent: Array) -> Array:
-    """Return the bits of the float nearest to (word + below 2^-W + inexact) * 2^exponent, ties to even."""
+def _round(
+    form: Format, word: Array, below: Array, inexact: Array, exponent: Array
+) -> Array:
+    """Return the bits of the float nearest to (word + below 2^-W + inexact) * 2^exponent, ties to
+    even.
+    """
     one = form.word(1)
     # A subnormal result keeps fewer bits: p - (1 - exponent) of them.
     drop = form.limb + jnp.clip(1 - exponent, 0, form.precision + 1)
@@ -182,10 +197,14 @@ def _round(form: Format, word: Array, below: Array, inexact: Array, exponent: Ar
     highest = form.infinity >> (form.precision - 1)
     field = (jnp.clip(exponent, 1, highest) - 1).astype(form.word)
     bits = (field << (form.precision - 1)) + kept + up.astype(form.word)
-    return jnp.where(vanishes, form.word(0), jnp.minimum(bits, form.word(form.infinity)))
+    return jnp.where(
+        vanishes, form.word(0), jnp.minimum(bits, form.word(form.infinity))
+    )
 
 
-def product_of_either(form: Format, bits: Array, which: Array, a: Factor, b: Factor) -> Array:
+def product_of_either(
+    form: Format, bits: Array, which: Array, a: Factor, b: Factor
+) -> Array:
     """Return the product with `a` where `which`, else with `b`."""
     if a.limbs.shape[0] == 0:
         return jnp.where(which, product(form, bits, a), product(form, bits, b))

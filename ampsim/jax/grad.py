@@ -59,19 +59,23 @@ def value_and_grad(
 
     As ``flax.training.dynamic_scale.DynamicScale.value_and_grad``, with these differences:
 
-    1. The returned loss is that of `fun`; flax returns fl(fl(S * loss) / S), which is inf if S * loss overflows.
+    1. The returned loss is that of `fun`; flax returns fl(fl(S * loss) / S), which is inf if S *
+    loss overflows.
     2. Gradients wider than float32 keep their dtype.
 
-    The unscaled gradients are checked, so an overflow in the division by a scale below 1 is found too.
+    The unscaled gradients are checked, so an overflow in the division by a scale below 1 is found
+    too.
 
     Args:
         loss_scale: Current loss scale.
         fun: Function that returns a scalar loss, or (loss, aux) with `has_aux`.
         argnums: Arguments to differentiate, as in ``jax.value_and_grad``.
         has_aux: Whether `fun` returns (loss, aux).
-        axis_name: Mapped axis over which gradients are averaged first; inf on one worker is then inf on all.
-        grad: Function that differentiates, called as ``grad(f, has_aux=True)``, and with ``argnums`` if not 0. For
-            whole modules, pass ``equinox.filter_value_and_grad`` or ``flax.nnx.value_and_grad``.
+        axis_name: Mapped axis over which gradients are averaged first; inf on one worker is then
+            inf on all.
+        grad: Function that differentiates, called as ``grad(f, has_aux=True)``, and with
+            ``argnums`` if not 0. For whole modules, pass ``equinox.filter_value_and_grad`` or
+            ``flax.nnx.value_and_grad``.
 
     Returns:
         Function with the arguments of `fun` that returns a `Result`.
@@ -88,7 +92,9 @@ def value_and_grad(
     @functools.wraps(fun)
     def wrapped(*args: Tree, **kwargs: Tree) -> Result[S]:
         if axis_name is not None:
-            args = _own_copies(args, argnums, axis_name, numbers=grad is jax.value_and_grad)
+            args = _own_copies(
+                args, argnums, axis_name, numbers=grad is jax.value_and_grad
+            )
         (_, out), grads = differentiate(*args, **kwargs)
         grads = loss_scale.unscale(grads, widen=True)
         if axis_name is not None:
@@ -100,19 +106,25 @@ def value_and_grad(
 
 
 def _own_copies(
-    args: tuple[Tree, ...], argnums: int | Sequence[int], axis_name: str, *, numbers: bool
+    args: tuple[Tree, ...],
+    argnums: int | Sequence[int],
+    axis_name: str,
+    *,
+    numbers: bool,
 ) -> tuple[Tree, ...]:
     """Return the arguments to differentiate as values of their own on each worker of the axis.
 
-    ``shard_map`` with its default check_vma has summed the gradient of a shared one already, and the
-    mean of those sums is the sum; flax returns that. Python's numbers, if not `numbers`, are no
+    ``shard_map`` with its default check_vma has summed the gradient of a shared one already, and
+    the mean of those sums is the sum; flax returns that. Python's numbers, if not `numbers`, are no
     parameters but a module's settings.
     """
     axes = axis_name if isinstance(axis_name, tuple) else (axis_name,)
     manual = jax.sharding.get_abstract_mesh().manual_axes
     if not {*axes} & {*manual}:  # in vmap, values are their own already
         return args
-    chosen = {n % len(args) for n in ((argnums,) if isinstance(argnums, int) else argnums)}
+    chosen = {
+        n % len(args) for n in ((argnums,) if isinstance(argnums, int) else argnums)
+    }
 
     def own(x: Array) -> Array:
         is_setting = isinstance(x, (float, complex)) and not numbers
@@ -123,7 +135,9 @@ def _own_copies(
         except ValueError:  # it is one
             return x
 
-    return tuple(jax.tree.map(own, arg) if i in chosen else arg for i, arg in enumerate(args))
+    return tuple(
+        jax.tree.map(own, arg) if i in chosen else arg for i, arg in enumerate(args)
+    )
 
 
 def _varying(x: Array, axis_name: str) -> Array:

@@ -1,7 +1,8 @@
 """The state of a loss scale to and from torch's ``state_dict``, flax's ``DynamicScale`` and jmp's.
 
-The two functions of a pair are inverse, and after a conversion both sides continue equally to the last bit. Values that
-the other side does not support raise. Each function documents differences at the ends of float32.
+The two functions of a pair are inverse, and after a conversion both sides continue equally to the
+last bit. Values that the other side does not support raise. Each function documents differences at
+the ends of float32.
 """
 
 import math
@@ -36,7 +37,9 @@ FIELDS = {
 
 def _require_same(rule: Rule, theirs: Rule, framework: str, *free: str) -> None:
     """Raise unless both rules give the same scales, up to the constants in `free`."""
-    constants = [machine.constants(each, divisor=True)._asdict() for each in (rule, theirs)]
+    constants = [
+        machine.constants(each, divisor=True)._asdict() for each in (rule, theirs)
+    ]
     differing = ["delay"] if rule.delay != theirs.delay else []
     for name, field in FIELDS.items():
         if name not in free and not _equal(*(each[name] for each in constants)):
@@ -52,7 +55,8 @@ def _equal(a: Any, b: Any) -> bool:
     return all(map(np.array_equal, jax.tree.leaves(a), jax.tree.leaves(b)))
 
 
-# ------------------------------------------------------------------------------------------------------ torch
+# ------------------------------------------------------------------------------------------------------
+# torch
 
 
 def to_torch_state_dict(
@@ -60,8 +64,8 @@ def to_torch_state_dict(
 ) -> dict[str, object]:
     """Convert to a state dict of ``torch.amp.GradScaler`` and `ampsim.torch.GradScaler`.
 
-    The dict has torch's five keys and, with a delay, ``pending``, which only ampsim reads. It has no bounds: pass those
-    of the torch scaler in `elsewhere` (``min_scale``, ``max_scale``).
+    The dict has torch's five keys and, with a delay, ``pending``, which only ampsim reads. It has
+    no bounds: pass those of the torch scaler in `elsewhere` (``min_scale``, ``max_scale``).
 
     Raises:
         ValueError: If the rule has features that torch lacks.
@@ -74,12 +78,15 @@ def to_torch_state_dict(
     return saved | ({"pending": list(state.pending)} if rule.delay else {})
 
 
-def from_torch_state_dict(saved: Mapping[str, Any], rule: Rule | None = None) -> LossScale:
+def from_torch_state_dict(
+    saved: Mapping[str, Any], rule: Rule | None = None
+) -> LossScale:
     """Return the loss scale of a saved torch or `ampsim.torch` scaler.
 
     Args:
         saved: Result of ``state_dict()``.
-        rule: Rule with the bounds and delay; default: torch's. The dict replaces its factors and interval.
+        rule: Rule with the bounds and delay; default: torch's. The dict replaces its factors and
+            interval.
 
     Returns:
         LossScale: The loss scale.
@@ -92,26 +99,29 @@ def from_torch_state_dict(saved: Mapping[str, Any], rule: Rule | None = None) ->
             raise ValueError(
                 f"no {key!r} in {sorted(saved)}: expected an enabled scaler's state_dict(); save that"
             )
-    rule = (Rule() if rule is None else rule).replace(**{name: saved[name] for name in CONSTANTS})
+    rule = (Rule() if rule is None else rule).replace(
+        **{name: saved[name] for name in CONSTANTS}
+    )
     pending = tuple(map(float, saved.get("pending", ())))
     return LossScale.from_state(
         rule, State(float(saved["scale"]), int(saved["_growth_tracker"]), 0, pending)
     )
 
 
-# ------------------------------------------------------------------------------------------------------- flax
+# -------------------------------------------------------------------------------------------------------
+# flax
 
 
 def to_flax(loss_scale: LossScale) -> Any:
     """Return a ``flax.training.dynamic_scale.DynamicScale`` that continues `loss_scale`.
 
-    flax compares the count before it adds one, so a growth_interval G is G - 1 in flax; the counts are equal. Both
-    continue equally while the scale is within [2^-126, 2^127]: flax limits a growth to the largest float32 number
-    instead of keeping the scale, and flushes subnormals.
+    flax compares the count before it adds one, so a growth_interval G is G - 1 in flax; the counts
+    are equal. Both continue equally while the scale is within [2^-126, 2^127]: flax limits a growth
+    to the largest float32 number instead of keeping the scale, and flushes subnormals.
 
     Raises:
-        ValueError: If the rule has features that flax lacks, or a factor that is no float32 number, which flax would
-            round.
+        ValueError: If the rule has features that flax lacks, or a factor that is no float32 number,
+            which flax would round.
     """
     module = load("flax.training.dynamic_scale")
     rule, state = loss_scale.rule, loss_scale.state
@@ -121,7 +131,9 @@ def to_flax(loss_scale: LossScale) -> Any:
         growth_interval=rule.growth_interval - 1,
         fin_steps=jnp.array(state.growth_tracker, jnp.int32),
         scale=jnp.array(np.float32(state.scale)),
-        minimum_scale=None if rule.min_scale is None else round_to_float32(rule.min_scale),
+        minimum_scale=None
+        if rule.min_scale is None
+        else round_to_float32(rule.min_scale),
     )
     free = ["flush_subnormals", "keeps_finite"]
     if rule.max_scale in (None, math.inf, FP32.max_finite):
@@ -131,10 +143,11 @@ def to_flax(loss_scale: LossScale) -> Any:
 
 
 def from_flax(dynamic_scale: Any) -> LossScale:
-    """Return the loss scale that continues a flax ``DynamicScale`` under ``jit``, with its flushes and upper bound.
+    """Return the loss scale that continues a flax ``DynamicScale`` under ``jit``, with its flushes
+    and upper bound.
 
-    Outside ``jit``, flax computes the first update in double if its scale is a Python float; the result is equal unless
-    the scale or a factor has more digits than float32.
+    Outside ``jit``, flax computes the first update in double if its scale is a Python float; the
+    result is equal unless the scale or a factor has more digits than float32.
     """
     scale = _float32_scale("DynamicScale.scale", dynamic_scale.scale)
     return LossScale.from_state(
@@ -143,33 +156,42 @@ def from_flax(dynamic_scale: Any) -> LossScale:
 
 
 def rule_of_flax(dynamic_scale: Any) -> Rule:
-    """Return the rule that a flax ``DynamicScale`` follows under ``jit``, flushes and upper bound included."""
+    """Return the rule that a flax ``DynamicScale`` follows under ``jit``, flushes and upper bound
+    included.
+    """
     interval, low = int(dynamic_scale.growth_interval), dynamic_scale.minimum_scale
     rule = dialects.get(
         "flax.DynamicScale",
         growth_factor=float(dynamic_scale.growth_factor),
         backoff_factor=float(dynamic_scale.backoff_factor),
     )
-    return rule.replace(growth_interval=interval + 1, min_scale=None if low is None else float(low))
+    return rule.replace(
+        growth_interval=interval + 1, min_scale=None if low is None else float(low)
+    )
 
 
 def _float32_scale(name: str, scale: Any) -> float:
     if not isinstance(scale, (int, float)) and np.asarray(scale).dtype != np.float32:
-        raise ValueError(f"{name} is {np.asarray(scale).dtype}: expected float32; convert it")
+        raise ValueError(
+            f"{name} is {np.asarray(scale).dtype}: expected float32; convert it"
+        )
     return round_to_float32(float(scale))
 
 
-# -------------------------------------------------------------------------------------------------------- jmp
+# --------------------------------------------------------------------------------------------------------
+# jmp
 
 
 def to_jmp(loss_scale: LossScale, *, jit: bool = True) -> Any:
-    """Return a ``jmp.DynamicLossScale`` that continues `loss_scale`, for use within or outside ``jit``.
+    """Return a ``jmp.DynamicLossScale`` that continues `loss_scale`, for use within or outside
+    ``jit``.
 
-    Within ``jit``, jmp 0.0.4 replaces ``min_loss_scale`` by 1 and multiplies by a rounded reciprocal instead of
-    dividing.
+    Within ``jit``, jmp 0.0.4 replaces ``min_loss_scale`` by 1 and multiplies by a rounded
+    reciprocal instead of dividing.
 
     Raises:
-        ValueError: If the rule has features that jmp lacks. jmp's backoff is a division by the growth factor.
+        ValueError: If the rule has features that jmp lacks. jmp's backoff is a division by the
+            growth factor.
     """
     jmp = load("jmp")
     rule, state = loss_scale.rule, loss_scale.state
@@ -191,7 +213,9 @@ def to_jmp(loss_scale: LossScale, *, jit: bool = True) -> Any:
 
 
 def from_jmp(loss_scale: Any, *, jit: bool = True) -> LossScale:
-    """Return the loss scale that continues a ``jmp.DynamicLossScale``, used within or outside ``jit``."""
+    """Return the loss scale that continues a ``jmp.DynamicLossScale``, used within or outside
+    ``jit``.
+    """
     rule = _rule_of_jmp(loss_scale, jit=jit)
     return LossScale.from_state(rule, State(rule.init_scale, int(loss_scale.counter)))
 

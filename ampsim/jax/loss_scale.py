@@ -1,4 +1,5 @@
-"""The loss scale as a pytree: `core.machine` under ``jit``, ``vmap``, ``scan``, ``grad`` and donation.
+"""The loss scale as a pytree: `core.machine` under ``jit``, ``vmap``, ``scan``, ``grad`` and
+donation.
 
 A training step, compiled or not, is::
 
@@ -73,10 +74,10 @@ class LossScale:
     >>> w.tolist(), float(loss_scale.loss_scale)
     ([0.5, 0.5], 512.0)
 
-    Updates equal
-    `ampsim.update` to the last bit for rules without quirks, eager or compiled, on any device, as
-    they use integer arithmetic (see `exact_product`). `DEVIATIONS` lists the exceptions. Fields that
-    the rule does not use are None, because each leaf adds about a microsecond to a compiled call.
+    Updates equal `ampsim.update` to the last bit for rules without quirks, eager or compiled, on
+    any device, as they use integer arithmetic (see `exact_product`). `DEVIATIONS` lists the
+    exceptions. Fields that the rule does not use are None, because each leaf adds about a
+    microsecond to a compiled call.
 
     Attributes:
         loss_scale: Current loss scale, of shape () and dtype float32, or float64 if the rule's
@@ -164,8 +165,12 @@ class LossScale:
         overflows = 0 if self.overflow_tracker is None else int(self.overflow_tracker)
         pending: list[float] = []
         if self.pending is not None and self.waiting is not None:
-            pending = np.asarray(self.pending).tolist()[self.rule.delay - int(self.waiting) :]
-        return State(float(self.loss_scale), int(self.growth_tracker), overflows, tuple(pending))
+            pending = np.asarray(self.pending).tolist()[
+                self.rule.delay - int(self.waiting) :
+            ]
+        return State(
+            float(self.loss_scale), int(self.growth_tracker), overflows, tuple(pending)
+        )
 
     @property
     def newest(self) -> Array:
@@ -228,7 +233,9 @@ class LossScale:
             at_once=synchronous,
         )
         overflow_tracker = None if self.overflow_tracker is None else overflow
-        return self._after(form, queue, growth_tracker=growth, overflow_tracker=overflow_tracker)
+        return self._after(
+            form, queue, growth_tracker=growth, overflow_tracker=overflow_tracker
+        )
 
     def override(self, new_scale: ArrayLike, *, synchronous: bool = False) -> Self:
         """Set the scale, as `ampsim.core.machine.override`.
@@ -252,9 +259,13 @@ class LossScale:
         if not isinstance(scale, jax.core.Tracer):
             scale = self.rule.arithmetic.round(float(scale))
             if scale < 0:
-                raise ValueError(f"new_scale={scale!r}: expected at least 0; pass a power of two")
+                raise ValueError(
+                    f"new_scale={scale!r}: expected at least 0; pass a power of two"
+                )
         bits = exact_product.to_bits(form, jnp.asarray(scale, form.dtype))
-        return self._after(form, machine.publish(self._queue(form), bits, at_once=synchronous))
+        return self._after(
+            form, machine.publish(self._queue(form), bits, at_once=synchronous)
+        )
 
     def _after(self, form: Format, queue: machine.Queue, **counts: Any) -> Self:
         has_delay = self.pending is not None
@@ -307,7 +318,9 @@ def _or_zero(count: Array | None) -> Array:
 
 def _check_state(rule: Rule, state: State) -> None:
     if state.memory:
-        raise ValueError(f"memory={state.memory!r}: expected a state of a rule without quirks")
+        raise ValueError(
+            f"memory={state.memory!r}: expected a state of a rule without quirks"
+        )
     if len(state.pending) > rule.delay:
         raise ValueError(
             f"{len(state.pending)} pending scales with delay={rule.delay}: expected at most "
@@ -322,7 +335,9 @@ def _check_state(rule: Rule, state: State) -> None:
         if math.isnan(scale):
             continue
         if scale < 0 or rule.arithmetic.round(scale) != scale:
-            raise ValueError(f"scale={scale!r}: expected a number >= 0 in {rule.arithmetic.dtype}")
+            raise ValueError(
+                f"scale={scale!r}: expected a number >= 0 in {rule.arithmetic.dtype}"
+            )
     for name in ("growth_tracker", "overflow_tracker"):
         if not -machine.LARGEST_COUNT <= getattr(state, name) <= machine.LARGEST_COUNT:
             raise ValueError(

@@ -1,7 +1,7 @@
 """One update of the state machine on arrays: `core.machine.advance` without branches.
 
-All constants of a rule are numbers or flags in `Constants`, so all rules share one compiled step, and a batch of rules
-is a vmap.
+All constants of a rule are numbers or flags in `Constants`, so all rules share one compiled step,
+and a batch of rules is a vmap.
 """
 
 import functools
@@ -131,7 +131,9 @@ def _bound(rule: Rule, form: Format, bound: float | None, default: float) -> Any
 
 
 def stacked(rules: Sequence[Rule]) -> Constants:
-    """Return rules of one dtype as arrays with one more axis, the last: a limb of all rules lies in one piece."""
+    """Return rules of one dtype as arrays with one more axis, the last: a limb of all rules lies in
+    one piece.
+    """
     longest = any(map(divides, rules))
     parts = [constants(rule, divisor=longest) for rule in rules]
     return jax.tree.map(lambda *leaves: np.stack(leaves, axis=-1), *parts)  # type: ignore[no-any-return]
@@ -139,7 +141,11 @@ def stacked(rules: Sequence[Rule]) -> Constants:
 
 @functools.partial(jax.jit, static_argnames="form", inline=True)
 def advance(
-    form: Format, c: Constants, old: Array, trackers: tuple[Array, Array], found_inf: Array
+    form: Format,
+    c: Constants,
+    old: Array,
+    trackers: tuple[Array, Array],
+    found_inf: Array,
 ) -> tuple[Array, tuple[Array, Array]]:
     """Take one step of the state machine without delay, from the bits of the newest scale."""
     clean, overflows = trackers
@@ -147,20 +153,30 @@ def advance(
     backs_off = found_inf & ~patient
     growth_tracker = jnp.where(found_inf, 0, clean + 1)
     reached = jnp.where(
-        c.at_least, growth_tracker >= c.growth_interval, growth_tracker == c.growth_interval
+        c.at_least,
+        growth_tracker >= c.growth_interval,
+        growth_tracker == c.growth_interval,
     )
     grows = ~found_inf & reached
 
     bits = exact_product.product_of_either(form, old, found_inf, c.backoff, c.growth)
     bits = jnp.where(
-        c.flush_subnormals & (bits < form.word(form.smallest_normal)), form.word(0), bits
+        c.flush_subnormals & (bits < form.word(form.smallest_normal)),
+        form.word(0),
+        bits,
     )
     grown = jnp.minimum(bits, c.high)
     grown = jnp.where(c.keeps_finite & (grown >= form.word(form.infinity)), old, grown)
     new = jnp.where(backs_off, jnp.maximum(bits, c.low), jnp.where(grows, grown, old))
-    new = jnp.where(old > form.word(form.infinity), old, new)  # NaN, if one was loaded, stays
+    new = jnp.where(
+        old > form.word(form.infinity), old, new
+    )  # NaN, if one was loaded, stays
 
-    reset = (~found_inf & c.reset_clean) | (grows & c.reset_growth) | (backs_off & c.reset_backoff)
+    reset = (
+        (~found_inf & c.reset_clean)
+        | (grows & c.reset_growth)
+        | (backs_off & c.reset_backoff)
+    )
     overflows = jnp.where(reset, 0, jnp.where(patient, overflows + 1, overflows))
     return new, (jnp.where(grows, 0, growth_tracker), overflows)
 
@@ -183,7 +199,9 @@ def publish(queue: Queue, computed: Array, *, at_once: bool) -> Queue:
         return queue._replace(scale=computed)
     if at_once:
         return Queue(
-            computed, jnp.full_like(queue.pending, computed), jnp.zeros_like(queue.waiting)
+            computed,
+            jnp.full_like(queue.pending, computed),
+            jnp.zeros_like(queue.waiting),
         )
     pending = jnp.concatenate([queue.pending[1:], computed[None]])
     return Queue(queue.pending[0], pending, jnp.minimum(queue.waiting + 1, delay))

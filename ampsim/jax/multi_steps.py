@@ -22,7 +22,11 @@ class MultiSteps(optax.MultiSteps):  # type: ignore[misc]
     """
 
     def update(
-        self, updates: Tree, state: optax.MultiStepsState, params: Tree = None, **extra_args: Any
+        self,
+        updates: Tree,
+        state: optax.MultiStepsState,
+        params: Tree = None,
+        **extra_args: Any,
     ) -> tuple[Tree, optax.MultiStepsState]:
         """Accumulate gradients; at the end of a window, return updates that are not zero.
 

@@ -47,7 +47,9 @@ def scale_loss(state: Tree, loss: Array) -> Array:
     """
     scale = optax.tree_utils.tree_get(state, "loss_scale")
     if scale is None:
-        raise ValueError("no loss_scale in the state: expected one of dynamic_loss_scale(inner)")
+        raise ValueError(
+            "no loss_scale in the state: expected one of dynamic_loss_scale(inner)"
+        )
     return scale * loss  # type: ignore[no-any-return]
 
 
@@ -85,10 +87,18 @@ def dynamic_loss_scale(
     """
     factors = init_scale, growth_factor, backoff_factor
     rule = Rule(*factors, growth_interval, min_scale=min_scale, max_scale=max_scale)
-    for name in ("init_scale", "growth_factor", "backoff_factor", "min_scale", "max_scale"):
+    for name in (
+        "init_scale",
+        "growth_factor",
+        "backoff_factor",
+        "min_scale",
+        "max_scale",
+    ):
         value = getattr(rule, name)
         if math.frexp(value)[0] != 0.5 or not 2.0**-126 <= value <= 2.0**127:
-            raise ValueError(f"{name}={value}: expected a power of two in 2**-126 to 2**127")
+            raise ValueError(
+                f"{name}={value}: expected a power of two in 2**-126 to 2**127"
+            )
     inner = optax.with_extra_args_support(inner)
 
     def init(params: Tree) -> DynamicLossScaleState:
@@ -96,7 +106,10 @@ def dynamic_loss_scale(
         return DynamicLossScaleState(*start, inner.init(widened(params)))
 
     def update(
-        grads: Tree, state: DynamicLossScaleState, params: Tree = None, **extra_args: Any
+        grads: Tree,
+        state: DynamicLossScaleState,
+        params: Tree = None,
+        **extra_args: Any,
     ) -> tuple[Tree, DynamicLossScaleState]:
         scale, count, before = state
         grads = divide(grads, scale)
@@ -105,8 +118,12 @@ def dynamic_loss_scale(
             updates, after = inner.update(grads, before, widened(params), **extra_args)
             updates = jax.tree.map(lambda u, g: u.astype(g.dtype), updates, grads)
             grows = count + 1 == growth_interval
-            grown = jnp.where(grows, jnp.minimum(scale * growth_factor, max_scale), scale)
-            return updates, DynamicLossScaleState(grown, jnp.where(grows, 0, count + 1), after)
+            grown = jnp.where(
+                grows, jnp.minimum(scale * growth_factor, max_scale), scale
+            )
+            return updates, DynamicLossScaleState(
+                grown, jnp.where(grows, 0, count + 1), after
+            )
 
         def skip() -> tuple[Tree, DynamicLossScaleState]:
             # Both branches agree in dtypes and shardings, as updates have those of gradients.

@@ -1,7 +1,7 @@
 """A loss-scale policy of `ampsim.core.policies` as a pytree, for jit, vmap, scan and donation.
 
-The code is shared with core, and states equal core's to the last bit. `LogMax` is the exception: it uses logarithms and
-powers of XLA, so its scale agrees within 0.1 bit.
+The code is shared with core, and states equal core's to the last bit. `LogMax` is the exception: it
+uses logarithms and powers of XLA, so its scale agrees within 0.1 bit.
 """
 
 from dataclasses import dataclass, field
@@ -18,7 +18,8 @@ from ampsim.jax.checkpoint import pytree
 @pytree(marked="state")
 @dataclass(frozen=True)
 class PolicyScale:
-    """A policy and its state. Frozen; the leaves are the state's float32 and int32 scalars, the policy is static.
+    """A policy and its state. Frozen; the leaves are the state's float32 and int32 scalars, the
+    policy is static.
 
     Attributes:
         policy: The policy; static, no leaf.
@@ -53,8 +54,10 @@ class PolicyScale:
 
         Args:
             found_inf: Whether any gradient was not finite, of shape (); NaN is an overflow.
-            amax: Largest magnitude of the unscaled gradients, of shape (). Required if in ``policy.needs``.
-            saturated: Fraction of elements at their format's maximum, of shape (). Required if in ``policy.needs``.
+            amax: Largest magnitude of the unscaled gradients, of shape (). Required if in
+                ``policy.needs``.
+            saturated: Fraction of elements at their format's maximum, of shape (). Required if in
+                ``policy.needs``.
 
         Returns:
             PolicyScale: The updated policy scale.
@@ -77,5 +80,6 @@ class PolicyScale:
     def override(self, new_scale: ArrayLike) -> "PolicyScale":
         """Set the scale; with a delay, it waits for ``delay`` updates. Bounds are not applied."""
         return PolicyScale(
-            self.policy, self.policy.override_in(jnp, self.state, jnp.asarray(new_scale))
+            self.policy,
+            self.policy.override_in(jnp, self.state, jnp.asarray(new_scale)),
         )

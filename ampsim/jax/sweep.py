@@ -39,9 +39,9 @@ def sweep(
 ) -> Array | Summary:
     """Replay many rules; row i equals ``ampsim.replay(rules[i], ...)`` to the last bit.
 
-    Compiled once per number of rules and steps, as the constants of the rules are data. One CPU core
-    computes about 10^7 rule-steps per second. For overflow thresholds, `ampsim.replay_thresholds`
-    is faster.
+    Compiled once per number of rules and steps, as the constants of the rules are data. One CPU
+    core computes about 10^7 rule-steps per second. For overflow thresholds,
+    `ampsim.replay_thresholds` is faster.
 
     Args:
         rules: Rules with one ``delay`` and one dtype, without quirks.
@@ -84,7 +84,9 @@ def _run(
 ) -> Array | Summary:
     """Scan the steps of every rule; the last axis of `constants` is the rules."""
 
-    def one(constants: machine.Constants, start: Array, flags: Array) -> Array | Summary:
+    def one(
+        constants: machine.Constants, start: Array, flags: Array
+    ) -> Array | Summary:
         zero, bits = jnp.zeros((), np.int32), exact_product.to_bits(form, start)
         queue = machine.Queue(bits, jnp.full((delay,), bits), zero)
 
@@ -94,7 +96,9 @@ def _run(
             scale = None if summary else exact_product.from_bits(form, queue.scale)
             return (queue, trackers, skipped + found), scale
 
-        (queue, trackers, skipped), scales = lax.scan(body, (queue, (zero, zero), zero), flags)
+        (queue, trackers, skipped), scales = lax.scan(
+            body, (queue, (zero, zero), zero), flags
+        )
         if scales is not None:
             return scales
         return Summary(exact_product.from_bits(form, queue.scale), *trackers, skipped)

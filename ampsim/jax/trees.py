@@ -30,7 +30,9 @@ def is_array(x: object) -> bool:
 
 
 def is_inexact(x: Any) -> bool:
-    """Return whether a leaf is a floating-point or complex array; integers, bools, and float0 are not."""
+    """Return whether a leaf is a floating-point or complex array; integers, bools, and float0 are
+    not.
+    """
     return is_array(x) and jnp.issubdtype(jnp.result_type(x), jnp.inexact)
 
 
@@ -66,7 +68,9 @@ def divide(grads: T, scale: Array, *, widen: bool = True) -> T:
     """
 
     def quotient(path: Sequence[object], g: Any) -> Any:
-        if not is_inexact(g) or any(getattr(entry, "key", None) == OVERWRITE for entry in path):
+        if not is_inexact(g) or any(
+            getattr(entry, "key", None) == OVERWRITE for entry in path
+        ):
             return g
         wide = _widened(g)
         result = wide / scale.astype(wide.dtype)

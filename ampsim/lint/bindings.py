@@ -16,7 +16,8 @@ _HIDES = re.compile(
     re.I,
 )
 _CONFIG = re.compile(
-    r"(cfg|config|conf|args|opts?|hparams|hps?|params|flags|options|accelerator|fabric)$", re.I
+    r"(cfg|config|conf|args|opts?|hparams|hps?|params|flags|options|accelerator|fabric)$",
+    re.I,
 )
 _SETTING = re.compile(
     r"rank|master|main_process|is_main|mode|interval|type|name|policy|sched", re.I
@@ -76,10 +77,14 @@ class Bindings:
         A value that a scaler has scaled has the word `SCALED` with the name of the scaler.
         """
         words = self.source.words(node)
-        found = words.union(*(self.values[each].words for each in words if each in self.values))
+        found = words.union(
+            *(self.values[each].words for each in words if each in self.values)
+        )
         if "scale" in words:
             owners = self.source.owners_of("scale", scope=node)
-            found |= {SCALED + self.name(each) for each in owners if self.kind(each) == SCALER}
+            found |= {
+                SCALED + self.name(each) for each in owners if self.kind(each) == SCALER
+            }
         return found
 
     def scaled(self, node: ast.AST) -> str:
@@ -88,7 +93,9 @@ class Bindings:
 
     def value(self, node: ast.expr, name: str) -> Value:
         """Return the value of an expression that is assigned to a name."""
-        if isinstance(node, ast.Name | ast.Attribute | ast.Subscript) and "?" not in name_of(node):
+        if isinstance(
+            node, ast.Name | ast.Attribute | ast.Subscript
+        ) and "?" not in name_of(node):
             name = self.name(node)
         return Value(name, self.words(node), not self.is_setting(node))
 
@@ -126,7 +133,9 @@ class Bindings:
         given |= {word.arg: word.value for word in node.keywords if word.arg}
         for name, argument in given.items():
             value = self.value(argument, name)
-            inner.values[name] = replace(value, name=name) if "()" in value.name else value
+            inner.values[name] = (
+                replace(value, name=name) if "()" in value.name else value
+            )
         return inner
 
     def guards(self, test: ast.expr, *, holds: bool = True) -> tuple[Guard, ...]:
@@ -135,7 +144,11 @@ class Bindings:
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 return self.guards(operand, holds=not holds)
             case ast.BoolOp(op=op, values=values) if isinstance(op, ast.And) == holds:
-                parts = (guard for value in values for guard in self.guards(value, holds=holds))
+                parts = (
+                    guard
+                    for value in values
+                    for guard in self.guards(value, holds=holds)
+                )
                 # The last one is what the other branch excludes.
                 return (*parts, Guard(ast.unparse(test), holds))
             case ast.Compare(
@@ -148,7 +161,9 @@ class Bindings:
         name = self.name(test)
         words = self.words(test)
         benign = self.is_setting(test) and not has(words, ASKS)
-        return (Guard(ast.unparse(test) if "?" in name else name, holds, words, benign),)
+        return (
+            Guard(ast.unparse(test) if "?" in name else name, holds, words, benign),
+        )
 
     def is_setting(self, node: ast.expr) -> bool:
         """Return whether an expression is of settings, or of where training is."""
@@ -156,18 +171,31 @@ class Bindings:
         match node:
             case ast.Call(func=func):
                 return bool(_MAKES.search(ast.unparse(func)))
-            case ast.Name() | ast.Attribute() if _HIDES.search(name) or self._is_known(name):
+            case ast.Name() | ast.Attribute() if _HIDES.search(name) or self._is_known(
+                name
+            ):
                 return not _HIDES.search(name)
             case ast.Name():
                 # A list is filled as the training goes, as by a hook.
-                lists = [isinstance(each, ast.List) for each in self.source.assigned[name]]
+                lists = [
+                    isinstance(each, ast.List) for each in self.source.assigned[name]
+                ]
                 return not (any(lists) or self.values.get(name, Value(name)).computed)
-            case ast.Compare(left=left, ops=[ast.Eq() | ast.NotEq()], comparators=[right]):
-                named = name_of(right)[:1].isupper() or _SETTING.search(ast.unparse(left))
+            case ast.Compare(
+                left=left, ops=[ast.Eq() | ast.NotEq()], comparators=[right]
+            ):
+                named = name_of(right)[:1].isupper() or _SETTING.search(
+                    ast.unparse(left)
+                )
                 if not named and not isinstance(getattr(right, "value", None), str):
                     return False
-        parts = (part for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr))
+        parts = (
+            part for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr)
+        )
         return isinstance(node, _PLAIN) and all(map(self.is_setting, parts))
 
     def _is_known(self, name: str) -> bool:
-        return bool(_CONFIG.match(name)) or self.source.kind(name) in (AVERAGE, SCHEDULE)
+        return bool(_CONFIG.match(name)) or self.source.kind(name) in (
+            AVERAGE,
+            SCHEDULE,
+        )

@@ -69,7 +69,9 @@ def files_of(path: Path) -> Iterator[Path]:
     for folder, inner, names in os.walk(path):
         shown = (each for each in inner if not each.startswith("."))
         inner[:] = sorted({*shown} - EXCLUDED)
-        yield from (Path(folder, name) for name in sorted(names) if name.endswith(".py"))
+        yield from (
+            Path(folder, name) for name in sorted(names) if name.endswith(".py")
+        )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -90,7 +92,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"ampsim lint: {error}", file=sys.stderr)
         return 2
     run = Run()
-    for path in dict.fromkeys(file for named in options.paths for file in files_of(named)):
+    for path in dict.fromkeys(
+        file for named in options.paths for file in files_of(named)
+    ):
         name = "<stdin>" if str(path) == "-" else str(path)
         try:
             findings, run.loops[name] = examine(read(path), name, codes)
@@ -111,7 +115,9 @@ def page_of(code: str | None) -> str:
         SettingError: No rule has this code.
     """
     if code is None:
-        return "\n".join(f"{each}  {rule.severity:7}  {rule.name}" for each, rule in RULES.items())
+        return "\n".join(
+            f"{each}  {rule.severity:7}  {rule.name}" for each, rule in RULES.items()
+        )
     if code.upper() not in RULES:
         raise SettingError(f"no rule {code!r}: expected one of {', '.join(RULES)}")
     return explained(RULES[code.upper()]).rstrip()

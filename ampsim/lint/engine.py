@@ -48,9 +48,13 @@ class Rule:
     check: str = ""
     thread: str = ""
 
-    def find(self, source: Source, traces: Sequence[Trace]) -> Iterator[tuple[ast.AST, str]]:
+    def find(
+        self, source: Source, traces: Sequence[Trace]
+    ) -> Iterator[tuple[ast.AST, str]]:
         """Yield each finding in a source: its node and its message."""
-        within = f" (with the fp16 scaler of {source.wrapped})" if source.wrapped else ""
+        within = (
+            f" (with the fp16 scaler of {source.wrapped})" if source.wrapped else ""
+        )
         for node in () if self.events else self.asks(source, traces):
             yield node, self.message + within
         for trace in traces:
@@ -83,13 +87,17 @@ class Finding:
 
 def _rule(code: str, text: Mapping[str, Any]) -> Rule:
     """Return a rule from its table in `rules.toml`."""
-    functions = {name: value for module in MODULES for name, value in vars(module).items()}
+    functions = {
+        name: value for module in MODULES for name, value in vars(module).items()
+    }
     asks = functions[text["name"].replace("-", "_")]
     lines = {key: " ".join(text[key].split()) for key in ("why", "fix", "limits")}
     return Rule(code=code, asks=asks, **{**text, **lines})
 
 
-TEXTS = tomllib.loads((Path(__file__).parent / "rules.toml").read_text(encoding="utf-8"))
+TEXTS = tomllib.loads(
+    (Path(__file__).parent / "rules.toml").read_text(encoding="utf-8")
+)
 RULES: Mapping[str, Rule] = {code: _rule(code, text) for code, text in TEXTS.items()}
 
 

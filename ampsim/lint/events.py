@@ -92,7 +92,9 @@ class Event:
             return False
         counted = self.kind == "average"  # a schedule may step once per epoch then
         periods = (guard for guard in self.beyond(step) if not guard.benign)
-        return all(counted and "%" in guard.words and not guard.asks for guard in periods)
+        return all(
+            counted and "%" in guard.words and not guard.asks for guard in periods
+        )
 
     def within(self, step: "Event") -> bool:
         """Return whether a step waits for the end of an accumulation window, and this does not."""
@@ -146,12 +148,16 @@ class Trace(list[Event]):
     def scaled(self, before: Event) -> Event | None:
         """Return the last backward pass of a scaled loss before an event, on the way to it."""
         passes = self.of("backward", before=before, beside=before)
-        return next((each for each in reversed(passes) if each.on.startswith(SCALED)), None)
+        return next(
+            (each for each in reversed(passes) if each.on.startswith(SCALED)), None
+        )
 
     def still_scaled(self, event: Event) -> Event | None:
         """Return this backward pass, unless its gradients are unscaled or stepped with since."""
         start = self.scaled(event)
-        done = self.of("unscale", "step", "bare", after=start, before=event, beside=event)
+        done = self.of(
+            "unscale", "step", "bare", after=start, before=event, beside=event
+        )
         return None if done else start
 
     def is_per_micro_batch(self, event: Event, steps: Collection[Event]) -> bool:

@@ -38,7 +38,10 @@ _BY_CLASS = (  # of what is called to make it
 _BY_NAME = (
     (SCALER, re.compile(r"(?<!re)scaler", re.I)),
     (SCHEDULE, re.compile(r"sched|lr_sche$|lr_policy", re.I)),
-    (AVERAGE, re.compile(r"(^|_)(ema|swa)(_|\d|$)|^(ema|swa)[A-Z]|averaged_model|EMA", re.A)),
+    (
+        AVERAGE,
+        re.compile(r"(^|_)(ema|swa)(_|\d|$)|^(ema|swa)[A-Z]|averaged_model|EMA", re.A),
+    ),
     (OPTIMIZER, re.compile(r"optim|^opt(_|\d|s?$)|_opts?(_|\d|$)|^opt[A-Z]", re.I)),
 )
 _NO_AVERAGE = re.compile(r"loss|acc|time|meter|metric|norm|grad_", re.I)
@@ -110,7 +113,16 @@ def is_wrapper(name: str) -> bool:
 
 def is_module(node: ast.AST) -> bool:
     """Return whether ``node.grad`` is a function, as in torch.autograd.grad."""
-    return leaf(name_of(node)) in ("autograd", "jax", "func", "tape", "nnx", "eqx", "mx", "ag")
+    return leaf(name_of(node)) in (
+        "autograd",
+        "jax",
+        "func",
+        "tape",
+        "nnx",
+        "eqx",
+        "mx",
+        "ag",
+    )
 
 
 def has(words: Collection[str], pattern: str) -> bool:

@@ -62,7 +62,9 @@ def as_json(run: Run) -> str:
         rule = RULES[each.code]
         texts = {"rule": rule.name, "check": rule.check, "thread": rule.thread}
         findings.append(asdict(each) | texts | {"reason": f"{rule.why} {rule.fix}"})
-    return json.dumps({"findings": findings, "errors": run.errors, "loops": run.loops}, indent=2)
+    return json.dumps(
+        {"findings": findings, "errors": run.errors, "loops": run.loops}, indent=2
+    )
 
 
 def as_github(run: Run) -> str:
@@ -71,7 +73,9 @@ def as_github(run: Run) -> str:
     for each in run.findings:
         kind = each.severity.replace("note", "notice")
         place = f"file={each.path.translate(_PLACE)},line={each.line},col={each.column}"
-        lines.append(f"::{kind} {place},title={each.code}::{each.message.translate(_DATA)}")
+        lines.append(
+            f"::{kind} {place},title={each.code}::{each.message.translate(_DATA)}"
+        )
     for path, text in run.errors.items():
         lines.append(f"::error file={path.translate(_PLACE)}::{text.translate(_DATA)}")
     return "\n".join(lines)

@@ -19,7 +19,9 @@ def selected(start: Path, **options: list[str] | None) -> frozenset[str]:
     """
     settings = {"select": ["ALL"], "ignore": []} | table_of(start)
     settings |= {key: words for key, words in options.items() if words is not None}
-    return codes_of("select", settings["select"]) - codes_of("ignore", settings["ignore"])
+    return codes_of("select", settings["select"]) - codes_of(
+        "ignore", settings["ignore"]
+    )
 
 
 def codes_of(key: str, words: object) -> frozenset[str]:
@@ -29,7 +31,9 @@ def codes_of(key: str, words: object) -> frozenset[str]:
         SettingError: The setting is not a list, or a word of it matches no code.
     """
     if not isinstance(words, list):
-        raise SettingError(f'{key} = {words!r}: expected a list of codes, e.g. ["AMP101"]')
+        raise SettingError(
+            f'{key} = {words!r}: expected a list of codes, e.g. ["AMP101"]'
+        )
     found = set[str]()
     for word in map(str, words):
         prefix = "AMP" if word.upper() == "ALL" else word.upper()
@@ -61,5 +65,7 @@ def table_of(start: Path) -> dict[str, Any]:
     except (OSError, ValueError, AttributeError) as error:
         raise SettingError(f"{file}: {error}: expected TOML, and tables") from error
     if unknown:
-        raise SettingError(f"{file}: tool.ampsim has {unknown[0]!r}: expected select or ignore")
+        raise SettingError(
+            f"{file}: tool.ampsim has {unknown[0]!r}: expected select or ignore"
+        )
     return table

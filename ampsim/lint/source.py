@@ -24,7 +24,8 @@ from ampsim.lint.names import (
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 # A text without any of these has nothing to do with loss scaling, and is not parsed.
 _CONCERNED = re.compile(
-    r"scaler|scale_loss|DynamicScale|dynamic_scale|DynamicLossScale|cuda(\.| import )amp", re.I
+    r"scaler|scale_loss|DynamicScale|dynamic_scale|DynamicLossScale|cuda(\.| import )amp",
+    re.I,
 )
 _WRAPPED = re.compile(
     r"(?P<accelerate>accelerator\.backward\()|(?P<Fabric>fabric\.backward\()|"
@@ -44,7 +45,9 @@ _FIXED = re.compile(  # a scale of apex, or a level without one
     r"^\s*loss_scale = ['\"]?[\d.]",
     re.M,
 )
-_MAGIC = re.compile(r"^([ \t]*)(%%?[a-z]|!).*", re.M)  # of a notebook that was written to a file
+_MAGIC = re.compile(
+    r"^([ \t]*)(%%?[a-z]|!).*", re.M
+)  # of a notebook that was written to a file
 _LIBRARIES = re.compile(
     r"(torch|transformers|timm|diffusers|lightning|pytorch_lightning|paddle|accelerate)(\.|$)"
 )
@@ -75,14 +78,18 @@ class Source:
         accumulates: whether accelerate decides in this file which micro-batch ends a window.
     """
 
-    def __init__(self, tree: ast.Module, text: str, path: Path = Path("<source>")) -> None:
+    def __init__(
+        self, tree: ast.Module, text: str, path: Path = Path("<source>")
+    ) -> None:
         self.tree = tree
         self.text = text
         self.path = path
         self.nodes = [*ast.walk(tree)]
         self.functions = [node for node in self.nodes if isinstance(node, Function)]
         self.calls = [node for node in self.nodes if isinstance(node, ast.Call)]
-        self.classes = {node.name: node for node in self.nodes if isinstance(node, ast.ClassDef)}
+        self.classes = {
+            node.name: node for node in self.nodes if isinstance(node, ast.ClassDef)
+        }
         self.owners: dict[ast.AST, str] = {}
         for name, each in self.classes.items():
             self.owners |= dict.fromkeys(each.body, name)
@@ -113,7 +120,9 @@ class Source:
             case ast.arg(arg=name, annotation=ast.expr() as annotation):
                 self.makers[name] = name_of(annotation)
             case ast.Import(names=names):
-                self.imports |= {each.asname: each.name for each in names if each.asname}
+                self.imports |= {
+                    each.asname: each.name for each in names if each.asname
+                }
             case ast.ImportFrom(module=module, names=names, level=level):
                 dotted = f"{'.' * level}{module or ''}"
                 self.imports |= {
@@ -131,7 +140,9 @@ class Source:
     def disabled(self) -> bool:
         """Whether each scaler that the file makes is made with ``enabled=False``."""
         made = re.findall(r"GradScaler\(([^)]*)", self.text)
-        return bool(made) and all(re.search(r"enabled\s*=\s*False", each) for each in made)
+        return bool(made) and all(
+            re.search(r"enabled\s*=\s*False", each) for each in made
+        )
 
     def defines(self, name: str) -> bool:
         """Return whether a function, method, or class of this file has a name."""
@@ -139,7 +150,9 @@ class Source:
 
     @cached_property
     def _parents(self) -> dict[ast.AST, ast.AST]:
-        return {part: node for node in self.nodes for part in ast.iter_child_nodes(node)}
+        return {
+            part: node for node in self.nodes for part in ast.iter_child_nodes(node)
+        }
 
     def around(self, node: ast.AST) -> Iterator[ast.AST]:
         """Yield the nodes around a node, from the innermost to the module."""
@@ -174,9 +187,15 @@ class Source:
         made = self.made.get(leaf(schedule))
         dotted = self.imports.get(name_of(made.func), "torch") if made else "torch"
         module, _, name = dotted.rpartition(".")
-        if _LIBRARIES.match(dotted) or not name[:1].isupper() or re.search("LR(?![a-z])", name):
+        if (
+            _LIBRARIES.match(dotted)
+            or not name[:1].isupper()
+            or re.search("LR(?![a-z])", name)
+        ):
             return False
-        return any("'step'" in ast.unparse(each) for each in self._read_module(module, name))
+        return any(
+            "'step'" in ast.unparse(each) for each in self._read_module(module, name)
+        )
 
     def _read_module(self, module: str, name: str) -> list[ast.ClassDef]:
         """Return a class and its bases in the file of a module in the script's folder or above."""
@@ -203,7 +222,11 @@ class Source:
 
     def function(self, name: str) -> Function | None:
         """Return the function of this name that is no method, if there is one."""
-        found = [each for each in self.functions if each.name == name and each not in self.owners]
+        found = [
+            each
+            for each in self.functions
+            if each.name == name and each not in self.owners
+        ]
         return found[0] if len(found) == 1 else None
 
     def lineage(self, name: str) -> list[ast.ClassDef]:
@@ -225,9 +248,15 @@ class Source:
     def calls_of(self, *names: str, scope: ast.AST | None = None) -> Iterator[ast.Call]:
         """Yield the calls of what has one of these last names, in a tree or the whole file."""
         nodes = self.calls if scope is None else ast.walk(scope)
-        return (node for node in nodes if isinstance(node, ast.Call) and called(node) in names)
+        return (
+            node
+            for node in nodes
+            if isinstance(node, ast.Call) and called(node) in names
+        )
 
-    def owners_of(self, method: str, scope: ast.AST | None = None) -> Iterator[ast.expr]:
+    def owners_of(
+        self, method: str, scope: ast.AST | None = None
+    ) -> Iterator[ast.expr]:
         """Yield the objects on which a method is called, in a tree or the whole file."""
         functions = (call.func for call in self.calls_of(method, scope=scope))
         return (each.value for each in functions if isinstance(each, ast.Attribute))
@@ -290,7 +319,12 @@ def wrapped(text: str) -> str:
     """Return the library within which a text has its scaler, if it speaks of fp16; or ""."""
     found = _WRAPPED.search(text)
     by_hand = "GradScaler(" in text and ".scale(" in text
-    if found is None or by_hand or not _FP16.search(text) or _OTHER_PRECISION.search(text):
+    if (
+        found is None
+        or by_hand
+        or not _FP16.search(text)
+        or _OTHER_PRECISION.search(text)
+    ):
         return ""
     return found.lastgroup or ""
 

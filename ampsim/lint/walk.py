@@ -62,10 +62,17 @@ _FUNCTIONS = {  # of anything but a scaler
     "manual_backward": "backward",
     "scale_loss": "apex",
 }
-_OF_ACCELERATE = {"clip_grad_norm_", "clip_grad_value_", "clip_gradients", "unscale_gradients"}
+_OF_ACCELERATE = {
+    "clip_grad_norm_",
+    "clip_grad_value_",
+    "clip_gradients",
+    "unscale_gradients",
+}
 _MAYBE_SCALED = r"scal|accel|fabric|(^|_)amp(_|$)"  # of a loss
 _LEAVES = ast.Return | ast.Continue | ast.Break
-_SIMPLE = ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr | ast.Return | ast.Assert
+_SIMPLE = (
+    ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr | ast.Return | ast.Assert
+)
 LIGHTNING = "Lightning"
 Found = Iterator[tuple[str, str, str]]
 
@@ -73,7 +80,9 @@ Found = Iterator[tuple[str, str, str]]
 class Walker:
     """A walk through one function, which may be a method of `owner`."""
 
-    def __init__(self, source: Source, start: Function | None = None, owner: str = "") -> None:
+    def __init__(
+        self, source: Source, start: Function | None = None, owner: str = ""
+    ) -> None:
         self.source = source
         self.trace = Trace(start)
         self.names = Bindings(source)
@@ -121,7 +130,9 @@ class Walker:
                 self.branches(node)
             case ast.For() | ast.AsyncFor() | ast.While():
                 self.loop(node)
-            case ast.match_case() | ast.ExceptHandler():  # which happens instead of others
+            case (
+                ast.match_case() | ast.ExceptHandler()
+            ):  # which happens instead of others
                 self.guarded((Guard(f"{id(node)} case", benign=False),), node.body)
             case _:
                 for _, part in ast.iter_fields(node):
@@ -235,7 +246,9 @@ class Walker:
         match func:
             case ast.Name(id=name):
                 return self.owner, self.source.function(name)
-            case ast.Attribute(value=value, attr=attr) if self.names.kind(value) != SCALER:
+            case ast.Attribute(value=value, attr=attr) if (
+                self.names.kind(value) != SCALER
+            ):
                 name = self.names.name(value)
                 owner = leaf(self.source.makers.get(leaf(name), ""))
                 if name == "self":
@@ -245,7 +258,9 @@ class Walker:
 
     def events_of(self, node: ast.Call) -> Found:
         """Yield the kind, the subject and the optimizer of the events that a call is."""
-        owner = node.func.value if isinstance(node.func, ast.Attribute) else ast.Name("")
+        owner = (
+            node.func.value if isinstance(node.func, ast.Attribute) else ast.Name("")
+        )
         attr = called(node)
         kind = self.names.kind(owner)
         base = self.names.name(owner)
@@ -291,7 +306,9 @@ class Walker:
         attr = called(node)
         name = self.names.name(node.func)
         if self.names.kind(node.func) == SCALER and attr[:1].islower():  # as timm's
-            optimizers = [each for each in given[1:] if self.names.kind(each) == OPTIMIZER]
+            optimizers = [
+                each for each in given[1:] if self.names.kind(each) == OPTIMIZER
+            ]
             for of in map(self.names.name, optimizers):
                 yield "backward", SCALED + name, of
                 yield from ((kind, name, of) for kind in ("unscale", "step", "update"))
@@ -330,7 +347,9 @@ def traces_of(source: Source) -> Iterator[Trace]:
     """Yield the events of the module, and of the functions that nothing else enters."""
     names = {called(each) for each in source.calls}
     entered = set[ast.AST]()
-    functions = sorted(source.functions, key=lambda each: (each.name in names, each.lineno))
+    functions = sorted(
+        source.functions, key=lambda each: (each.name in names, each.lineno)
+    )
     for start in (None, *functions):
         if start in entered:
             continue

@@ -10,7 +10,8 @@ class Fetched:
     def __init__(self, tensors: list[Tensor]) -> None:
         devices = {tensor.device for tensor in tensors if tensor.is_cuda}
         self._tensors = [
-            tensor.to("cpu", non_blocking=True) if tensor.is_cuda else tensor for tensor in tensors
+            tensor.to("cpu", non_blocking=True) if tensor.is_cuda else tensor
+            for tensor in tensors
         ]
         self._copied = []
         for device in devices:

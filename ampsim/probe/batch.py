@@ -33,9 +33,9 @@ class Counts(NamedTuple):
 class Batch:
     """Gradients of one step.
 
-    Gradients of parameters are counted together when the backward pass ends: their hooks do no work, as code that is
-    not in the cache costs more than the counting. Gradients of activations are freed earlier, so their hooks count
-    them.
+    Gradients of parameters are counted together when the backward pass ends: their hooks do no
+    work, as code that is not in the cache costs more than the counting. Gradients of activations
+    are freed earlier, so their hooks count them.
     """
 
     def __init__(self, source: float | HasScale) -> None:
@@ -53,7 +53,8 @@ class Batch:
         # Another id is another pass: the previous one may have raised, or this one is nested in it.
         if task != self._graph_task:
             self._graph_task = task
-            # After the callbacks of DistributedDataParallel, which are registered by the end of the backward pass.
+            # After the callbacks of DistributedDataParallel, which are registered by the end of the
+            # backward pass.
             _call_back(lambda: _call_back(self._count_left))
 
     def add(self, key: Key, grad: Tensor) -> None:
@@ -63,7 +64,9 @@ class Batch:
             values = values.coalesce().values()
         if _must_be_divided(scale):
             values = values.float() / scale
-        self._single.setdefault(values.device, []).append((key, exponent_counts(values)))
+        self._single.setdefault(values.device, []).append(
+            (key, exponent_counts(values))
+        )
 
     def finish(self) -> list[Counts]:
         """Return the counts of the finished step without waiting."""
@@ -78,7 +81,9 @@ class Batch:
         """Loss scale of the step; read from its source once per step."""
         if self._scale is None:
             source = self._source
-            self._scale = float(source.get_scale() if hasattr(source, "get_scale") else source)
+            self._scale = float(
+                source.get_scale() if hasattr(source, "get_scale") else source
+            )
         return self._scale
 
     def _count_left(self) -> None:
@@ -87,7 +92,9 @@ class Batch:
         together: dict[torch.device, list[tuple[Key, Tensor]]] = {}
         for key, param in left.items():
             grad = param.grad
-            if grad is None:  # an optimizer stepped within the backward pass and cleared it
+            if (
+                grad is None
+            ):  # an optimizer stepped within the backward pass and cleared it
                 continue
             if singly or grad.is_sparse:
                 self.add(key, grad)
@@ -101,12 +108,14 @@ class Batch:
     ) -> None:
         """Count, and start the copy to the host."""
         counts = count([tensor for _, tensor in pairs])
-        self._done.append(Counts(self.scale, [key for key, _ in pairs], Fetched([counts])))
+        self._done.append(
+            Counts(self.scale, [key for key, _ in pairs], Fetched([counts]))
+        )
 
 
 def _call_back(function: Callable[[], None]) -> None:
     """Make the backward pass in progress call a function when it is over."""
-    torch.autograd.Variable._execution_engine.queue_callback(function)  # noqa: SLF001 - there is no public function
+    torch.autograd.Variable._execution_engine.queue_callback(function)  # noqa: SLF001
 
 
 def divides(scale: float) -> bool:

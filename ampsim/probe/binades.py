@@ -1,4 +1,6 @@
-"""Where a float32 number is counted: the index of its binade, and the masks that find it in the number's bits."""
+"""Where a float32 number is counted: the index of its binade, and the masks that find it in the
+number's bits.
+"""
 
 SMALLEST, LARGEST = -149, 127
 """Exponents of float32's lowest subnormal and highest binade; binade e is [2^e, 2^(e+1))."""

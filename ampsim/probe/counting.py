@@ -1,11 +1,12 @@
-"""Counts elements per binade of float32, and finds the largest magnitude, in one pass over a tensor.
+"""Counts elements per binade of float32, and finds the largest magnitude, in one pass over a
+tensor.
 
-float16 and bfloat16 are converted to float32, which is exact. The code works on bits as integers, because a CPU may be
-set to read subnormals as zero.
+float16 and bfloat16 are converted to float32, which is exact. The code works on bits as integers,
+because a CPU may be set to read subnormals as zero.
 
-On the CPU the 8 bits of exponent are cut out of each element and counted by `torch.bincount`, of many small tensors
-at once, as calls cost more than counting does. On other devices torch's kernels count one tensor at a time, and
-nothing waits for the device.
+On the CPU the 8 bits of exponent are cut out of each element and counted by `torch.bincount`, of
+many small tensors at once, as calls cost more than counting does. On other devices torch's kernels
+count one tensor at a time, and nothing waits for the device.
 """
 
 import functools
@@ -26,7 +27,9 @@ _TOGETHER = (
     1 << 17
 )  # elements that are counted together: 8 bytes each stay in the second-level cache
 _ROWS = 128  # tensors that are counted together: 256 exponents of each have an index of 15 bits
-_DEVICE_CHUNK = 1 << 24  # elements: index and temporaries take about 30 bytes per element
+_DEVICE_CHUNK = (
+    1 << 24
+)  # elements: index and temporaries take about 30 bytes per element
 
 Bits = npt.NDArray[np.int32]
 Ints = npt.NDArray[np.int64]
@@ -39,8 +42,8 @@ def exponent_counts(values: Tensor) -> Tensor:
         values: Tensor of any shape and device, of dtype float32, float16, or bfloat16.
 
     Returns:
-        Tensor of shape ``(281,)`` and dtype int64 on the device of `values`: `Histogram.counts`, then the bits of the
-        largest magnitude as float32. `merge_counts` merges two of them.
+        Tensor of shape ``(281,)`` and dtype int64 on the device of `values`: `Histogram.counts`,
+        then the bits of the largest magnitude as float32. `merge_counts` merges two of them.
 
     Raises:
         TypeError: If the dtype is another one.
@@ -54,7 +57,9 @@ def exponent_counts(values: Tensor) -> Tensor:
         return torch.from_numpy(_on_host([flat])[0])
     if not flat.numel():
         return torch.zeros(BINS + 1, dtype=torch.int64, device=flat.device)
-    return functools.reduce(merge_counts, map(_on_device, torch.split(flat, _DEVICE_CHUNK)))
+    return functools.reduce(
+        merge_counts, map(_on_device, torch.split(flat, _DEVICE_CHUNK))
+    )
 
 
 def merge_counts(a: Tensor, b: Tensor) -> Tensor:
@@ -72,7 +77,9 @@ def counts_of_each(tensors: list[Tensor]) -> Tensor:
 
 
 class _Scratch(threading.local):
-    """Memory that a thread uses again: new memory costs a page fault per 4 kB, more than counting what is in it."""
+    """Memory that a thread uses again: new memory costs a page fault per 4 kB, more than counting
+    what is in it.
+    """
 
     def __init__(self) -> None:
         self.values = torch.empty(_TOGETHER)
@@ -83,7 +90,9 @@ _scratch = _Scratch()
 
 
 def _on_host(tensors: list[Tensor]) -> Ints:
-    """Return the counts of tensors, shape (tensors, 281): small ones are counted together, large ones in pieces."""
+    """Return the counts of tensors, shape (tensors, 281): small ones are counted together, large
+    ones in pieces.
+    """
     counts = np.zeros((len(tensors), BINS + 1), np.int64)
     rows, pieces, elements = list[int](), list[Tensor](), 0
 
@@ -96,7 +105,9 @@ def _on_host(tensors: list[Tensor]) -> Ints:
         flat, size = tensor.detach().flatten(), tensor.numel()
         for start in range(0, size, _TOGETHER):
             piece = flat if size <= _TOGETHER else flat[start : start + _TOGETHER]
-            if pieces and (elements + piece.numel() > _TOGETHER or len(pieces) == _ROWS):
+            if pieces and (
+                elements + piece.numel() > _TOGETHER or len(pieces) == _ROWS
+            ):
                 count()
                 rows, pieces, elements = [], [], 0
             rows.append(row)
@@ -108,23 +119,37 @@ def _on_host(tensors: list[Tensor]) -> Ints:
 
 
 def _of_few(flat: list[Tensor]) -> Ints:
-    """Return the counts of at most `_ROWS` flat tensors that are not empty, of `_TOGETHER` elements in all."""
+    """Return the counts of at most `_ROWS` flat tensors that are not empty, of `_TOGETHER` elements
+    in all.
+    """
     sizes = [tensor.numel() for tensor in flat]
     *starts, size = itertools.accumulate(sizes, initial=0)
     bits = torch.cat(flat, out=_scratch.values[:size]).view(torch.int32).numpy()
-    index = np.right_shift(bits, 23, out=_scratch.index[:size], dtype=np.int32, casting="unsafe")
+    index = np.right_shift(
+        bits, 23, out=_scratch.index[:size], dtype=np.int32, casting="unsafe"
+    )
     index &= 0xFF
     index |= np.repeat(np.arange(len(flat), dtype=np.int16) << 8, sizes)
-    occurs = torch.bincount(torch.from_numpy(index), minlength=len(flat) << 8).view(-1, 256).numpy()
+    occurs = (
+        torch.bincount(torch.from_numpy(index), minlength=len(flat) << 8)
+        .view(-1, 256)
+        .numpy()
+    )
     # Signed, the largest is the largest positive number; unsigned, the largest negative one.
-    negative = np.maximum.reduceat(bits.view(np.uint32), starts).astype(np.int64) - 2**31
+    negative = (
+        np.maximum.reduceat(bits.view(np.uint32), starts).astype(np.int64) - 2**31
+    )
     return _counts(
-        bits, np.array(starts), occurs, np.maximum(np.maximum.reduceat(bits, starts), negative)
+        bits,
+        np.array(starts),
+        occurs,
+        np.maximum(np.maximum.reduceat(bits, starts), negative),
     )
 
 
 def _counts(bits: Bits, starts: Ints, occurs: Ints, largest: Ints | int) -> Ints:
-    """Return the counts, shape (tensors, 281), from how often each exponent occurs, and the largest magnitudes' bits.
+    """Return the counts, shape (tensors, 281), from how often each exponent occurs, and the largest
+    magnitudes' bits.
 
     The tensors lie in `bits` one behind the other, each from its start, none empty.
     """
@@ -152,19 +177,27 @@ def _between(bits: Bits, low: int, high: int) -> Ints:
     places = [np.empty(0, np.int64)]
     for start in range(0, len(bits), _PIECE):
         magnitudes = bits[start : start + _PIECE] & MAGNITUDE
-        places.append(start + np.flatnonzero((magnitudes >= low) & (magnitudes <= high)))
+        places.append(
+            start + np.flatnonzero((magnitudes >= low) & (magnitudes <= high))
+        )
     return np.concatenate(places)
 
 
-def _move(counts: Ints, starts: Ints, where: Ints, source: int, target: int | Bits) -> None:
+def _move(
+    counts: Ints, starts: Ints, where: Ints, source: int, target: int | Bits
+) -> None:
     """Take the elements at `where` from one column of the counts to others."""
     rows = np.searchsorted(starts, where, side="right") - 1
     counts[:, source] -= np.bincount(rows, minlength=len(counts))
-    counts += np.bincount(rows * (BINS + 1) + target, minlength=counts.size).reshape(counts.shape)
+    counts += np.bincount(rows * (BINS + 1) + target, minlength=counts.size).reshape(
+        counts.shape
+    )
 
 
 def _small_index(magnitudes: Tensor) -> Tensor:
-    """Return the index of subnormals m * 2^-149, 1 + floor(log2 m), and of zeros, from bits m; float32(m) is exact."""
+    """Return the index of subnormals m * 2^-149, 1 + floor(log2 m), and of zeros, from bits m;
+    float32(m) is exact.
+    """
     return ((magnitudes.float().view(torch.int32) >> 23) - 126).clamp_(min=ZERO)
 
 

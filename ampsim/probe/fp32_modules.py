@@ -1,8 +1,8 @@
 """Search for modules that must stay in float32 for a batch to be finite, over the module tree.
 
-The whole model must be finite in float32. From the root down, the search replaces a module by a sufficient subset of
-its children: it leaves out one child after the other. If the children do not suffice, because the overflow is in the
-module's own forward, the module stays.
+The whole model must be finite in float32. From the root down, the search replaces a module by a
+sufficient subset of its children: it leaves out one child after the other. If the children do not
+suffice, because the overflow is in the module's own forward, the module stays.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,8 +22,9 @@ Finite = Callable[[Names], bool]
 def find_fp32_modules(model: nn.Module, loss: Loss, *, scale: float = 1.0) -> list[str]:
     """Find modules that must run in float32 to keep a batch finite.
 
-    The set is minimal: without any one of the modules, the loss or a gradient is not finite. Each trial runs a forward
-    and a backward pass. Parameters, ``.grad``, buffers, and RNG state are restored.
+    The set is minimal: without any one of the modules, the loss or a gradient is not finite. Each
+    trial runs a forward and a backward pass. Parameters, ``.grad``, buffers, and RNG state are
+    restored.
 
     >>> class Square(nn.Module):
     ...     def forward(self, x):
@@ -39,12 +40,14 @@ def find_fp32_modules(model: nn.Module, loss: Loss, *, scale: float = 1.0) -> li
 
     Args:
         model: Model with float32 parameters.
-        loss: Callable that returns the scalar loss of one batch, under the autocast used for training.
-        scale: Loss scale, a positive factor; gradients that overflow at this scale count as not finite.
+        loss: Callable that returns the scalar loss of one batch, under the autocast used for
+            training.
+        scale: Loss scale, a positive factor; gradients that overflow at this scale count as not
+            finite.
 
     Returns:
-        list[str]: Names of modules as in ``model.named_modules()``; "" is the model's own forward. Empty if the loss
-        and the gradients are finite without changes.
+        list[str]: Names of modules as in ``model.named_modules()``; "" is the model's own forward.
+        Empty if the loss and the gradients are finite without changes.
 
     Raises:
         ValueError: If the loss or a gradient is not finite in float32 either.
@@ -68,11 +71,15 @@ def find_fp32_modules(model: nn.Module, loss: Loss, *, scale: float = 1.0) -> li
     return [name for name in modules if name in found]
 
 
-def _narrowed(name: str, others: Names, modules: dict[str, nn.Module], finite: Finite) -> Names:
+def _narrowed(
+    name: str, others: Names, modules: dict[str, nn.Module], finite: Finite
+) -> Names:
     """Return modules that may replace a module, given that it and `others` suffice."""
     prefix = f"{name}." if name else ""
     children = [
-        prefix + child for child, _ in modules[name].named_children() if prefix + child in modules
+        prefix + child
+        for child, _ in modules[name].named_children()
+        if prefix + child in modules
     ]
     if not children or not finite(others | frozenset(children)):
         return frozenset([name])

@@ -17,7 +17,8 @@ from ampsim.probe.counting import exponent_counts
 
 
 class Bounds(NamedTuple):
-    """Bounds of a fraction. They differ only if elements lie in a binade that contains a limit of the format.
+    """Bounds of a fraction. They differ only if elements lie in a binade that contains a limit of
+    the format.
 
     Attributes:
         low: Lower bound, 0 to 1.
@@ -47,8 +48,10 @@ class Histogram:
     """Number of elements per binade of float32. ``+`` adds two histograms.
 
     Attributes:
-        counts: Array of shape ``(280,)``: zeros; binades 2^-149 (index 1) to 2^127 (index 277); inf; NaN.
-        largest: Largest magnitude; NaN if an element is NaN, else inf if one is inf; 0.0 without elements.
+        counts: Array of shape ``(280,)``: zeros; binades 2^-149 (index 1) to 2^127 (index 277);
+            inf; NaN.
+        largest: Largest magnitude; NaN if an element is NaN, else inf if one is inf; 0.0 without
+            elements.
     """
 
     counts: npt.NDArray[np.int64]
@@ -79,12 +82,14 @@ class Histogram:
         return Histogram(self.counts + other.counts, float(largest))
 
     def lost(self, scale: float, fmt: Format) -> CastLoss:
-        """Return the fractions of elements that underflow or overflow when ``scale * g`` is cast to `fmt`.
+        """Return the fractions of elements that underflow or overflow when ``scale * g`` is cast to
+        `fmt`.
 
-        Binades without a limit of the format are exact. If the scale is a power of two, three binades contain a limit
-        (numbers for fp16): that of the largest flushed magnitude, 2^-25, where only 2^-25 itself is flushed; the
-        binade below the smallest normal, whose last 2^-11 rounds up; and the highest one, where 65520 and more
-        overflow. Whether any element overflows is exact, as `largest` is known.
+        Binades without a limit of the format are exact. If the scale is a power of two, three
+        binades contain a limit (numbers for fp16): that of the largest flushed magnitude, 2^-25,
+        where only 2^-25 itself is flushed; the binade below the smallest normal, whose last 2^-11
+        rounds up; and the highest one, where 65520 and more overflow. Whether any element overflows
+        is exact, as `largest` is known.
 
         Args:
             scale: Loss scale, a positive factor.
@@ -108,14 +113,24 @@ class Histogram:
         normal = fmt.smallest_normal - half
         return CastLoss(
             self._share(high <= half, low <= half),
-            self._share((low > half) & (high <= normal), (high > half) & (low < normal)),
+            self._share(
+                (low > half) & (high <= normal), (high > half) & (low < normal)
+            ),
             self._overflowed(low, high, scale, fmt),
         )
 
     def _overflowed(
-        self, low: npt.NDArray[np.float64], high: npt.NDArray[np.float64], scale: float, fmt: Format
+        self,
+        low: npt.NDArray[np.float64],
+        high: npt.NDArray[np.float64],
+        scale: float,
+        fmt: Format,
     ) -> Bounds:
-        certain = low >= fmt.overflow_threshold if fmt.has_inf else low > fmt.overflow_threshold
+        certain = (
+            low >= fmt.overflow_threshold
+            if fmt.has_inf
+            else low > fmt.overflow_threshold
+        )
         possible = high > fmt.overflow_threshold
         if math.isfinite(self.largest) and not _overflows(scale * self.largest, fmt):
             return Bounds(0.0, 0.0)
@@ -123,7 +138,10 @@ class Histogram:
         return Bounds(max(share.low, 1 / self._nonzero), share.high)
 
     def _share(
-        self, certain: npt.NDArray[np.bool_], possible: npt.NDArray[np.bool_], more: int = 0
+        self,
+        certain: npt.NDArray[np.bool_],
+        possible: npt.NDArray[np.bool_],
+        more: int = 0,
     ) -> Bounds:
         binades = self.counts[1:INF]
         low, high = (int(binades[which].sum()) + more for which in (certain, possible))
@@ -134,7 +152,8 @@ class Histogram:
         return max(int(self.counts[1:].sum()), 1)
 
     def overflow_threshold(self, fmt: Format) -> float:
-        """Return the overflow threshold: the largest power of two at which no element overflows in `fmt`.
+        """Return the overflow threshold: the largest power of two at which no element overflows in
+        `fmt`.
 
         Args:
             fmt: Floating-point format of the gradients.
@@ -147,7 +166,9 @@ class Histogram:
         if not math.isfinite(self.largest):
             return 0.0
         exponent = math.frexp(fmt.overflow_threshold)[1] - math.frexp(self.largest)[1]
-        return math.ldexp(1.0, exponent - _overflows(math.ldexp(self.largest, exponent), fmt))
+        return math.ldexp(
+            1.0, exponent - _overflows(math.ldexp(self.largest, exponent), fmt)
+        )
 
 
 def _overflows(magnitude: float, fmt: Format) -> bool:
@@ -161,7 +182,8 @@ def largest_of(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
 
 
 def moved(counts: npt.NDArray[np.int64], exponent: int) -> npt.NDArray[np.int64]:
-    """Return counts of all elements times 2^exponent, from `Histogram.counts` of shape ``(..., 280)``.
+    """Return counts of all elements times 2^exponent, from `Histogram.counts` of shape ``(...,
+    280)``.
 
     Exact within the range of float32; elements outside are counted in the last binade at that end.
     """

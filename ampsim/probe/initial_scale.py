@@ -20,8 +20,10 @@ class Calibration(NamedTuple):
 
     Attributes:
         init_scale: Initial loss scale, a power of two.
-        threshold: Overflow threshold: the largest power of two at which no gradient of the batch overflows.
-        lost: Fractions of the parameters' nonzero gradients that underflow or overflow at `init_scale`.
+        threshold: Overflow threshold: the largest power of two at which no gradient of the batch
+            overflows.
+        lost: Fractions of the parameters' nonzero gradients that underflow or overflow at
+            `init_scale`.
         passes: Number of backward passes: one to measure, one to confirm, and more if needed.
     """
 
@@ -36,8 +38,9 @@ def calibrate(
 ) -> Calibration:
     """Find an initial loss scale that does not overflow on one batch.
 
-    Runs backward passes without optimizer steps, and measures the gradients of parameters and of modules' outputs,
-    where overflows begin. Parameters, ``.grad``, buffers, and RNG state are restored.
+    Runs backward passes without optimizer steps, and measures the gradients of parameters and of
+    modules' outputs, where overflows begin. Parameters, ``.grad``, buffers, and RNG state are
+    restored.
 
     >>> import torch
     >>> from ampsim.probe import calibrate
@@ -47,8 +50,10 @@ def calibrate(
 
     Args:
         model: Module to measure, in training mode.
-        loss: Callable that returns the scalar loss of one batch, under the autocast used for training.
-        headroom: Factors of two to keep below the overflow threshold, for other batches; at least 0.
+        loss: Callable that returns the scalar loss of one batch, under the autocast used for
+            training.
+        headroom: Factors of two to keep below the overflow threshold, for other batches; at least
+            0.
         fmt: Floating-point format of the gradients.
 
     Returns:
@@ -62,20 +67,30 @@ def calibrate(
         total, inner = _histograms(model, loss, scale)
         if not (total.not_finite or inner.not_finite):
             threshold, more = (
-                min(total.overflow_threshold(fmt), inner.overflow_threshold(fmt), 2.0**126),
+                min(
+                    total.overflow_threshold(fmt),
+                    inner.overflow_threshold(fmt),
+                    2.0**126,
+                ),
                 1,
             )
-            while not is_finite(model, loss, threshold):  # a gradient inside a module was larger
+            while not is_finite(
+                model, loss, threshold
+            ):  # a gradient inside a module was larger
                 threshold, more = threshold / 2, more + 1
             init_scale = math.ldexp(threshold, -headroom)
-            return Calibration(init_scale, threshold, total.lost(init_scale, fmt), passes + more)
+            return Calibration(
+                init_scale, threshold, total.lost(init_scale, fmt), passes + more
+            )
     raise ValueError(
         f"gradients are not finite at scales {', '.join(f'{scale:g}' for scale in TRIALS)}: expected finite "
         "gradients; the forward pass overflows or the batch has NaN: run ampsim.probe.find_fp32_modules"
     )
 
 
-def _histograms(model: nn.Module, loss: Loss, scale: float) -> tuple[Histogram, Histogram]:
+def _histograms(
+    model: nn.Module, loss: Loss, scale: float
+) -> tuple[Histogram, Histogram]:
     """Return histograms of the unscaled gradients of parameters and of modules' outputs."""
     with undone(model), Probe(model, scale=scale, activations=True) as probe:
         backward(loss, scale)
@@ -83,7 +98,9 @@ def _histograms(model: nn.Module, loss: Loss, scale: float) -> tuple[Histogram, 
         rows = probe.drain()
     kinds: dict[str, Histogram] = {}
     for row in rows:
-        kinds[row.kind] = kinds[row.kind] + row.histogram if row.kind in kinds else row.histogram
+        kinds[row.kind] = (
+            kinds[row.kind] + row.histogram if row.kind in kinds else row.histogram
+        )
     if "parameter" not in kinds:
         raise ValueError(
             "no parameter got a gradient: expected a loss that depends on the model; compute it in loss()"

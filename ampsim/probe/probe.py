@@ -43,23 +43,26 @@ def _rows_of(step: int, counted: Counts) -> Iterator[GradientRecord]:
     exponent = binade(counted.scale) or 0
     histograms = moved(counts[:, :BINS], -exponent) if exponent else counts[:, :BINS]
     largest = np.ldexp(largest_of(counts).astype(np.float64), -exponent).tolist()
-    for (kind, name), histogram, top in zip(counted.keys, histograms, largest, strict=True):
+    for (kind, name), histogram, top in zip(
+        counted.keys, histograms, largest, strict=True
+    ):
         yield GradientRecord(step, kind, name, counted.scale, Histogram(histogram, top))
 
 
 class Probe:
     """Records exponent histograms of gradients in the backward pass.
 
-    The probe reads scaled gradients, in skipped steps too. Gradients of parameters are read at the end of the backward
-    pass, after the average of DistributedDataParallel; the optimizer must step later. The scale is divided out: a
-    power of two shifts the histogram, which is exact; another scale divides the gradients in float32 before the count.
-    A scale of 0 or inf is not divided out.
+    The probe reads scaled gradients, in skipped steps too. Gradients of parameters are read at the
+    end of the backward pass, after the average of DistributedDataParallel; the optimizer must step
+    later. The scale is divided out: a power of two shifts the histogram, which is exact; another
+    scale divides the gradients in float32 before the count. A scale of 0 or inf is not divided out.
 
-    With gradient accumulation, the last backward pass of a step counts for parameters, whose gradients are then
-    complete; counts of activations are added. Sparse gradients are counted by their stored values. Each gradient of
-    each sampled step takes 2 kB of memory until `drain`.
+    With gradient accumulation, the last backward pass of a step counts for parameters, whose
+    gradients are then complete; counts of activations are added. Sparse gradients are counted by
+    their stored values. Each gradient of each sampled step takes 2 kB of memory until `drain`.
 
-    The hooks are active from construction; `close`, or the end of a ``with`` block, removes them from the model.
+    The hooks are active from construction; `close`, or the end of a ``with`` block, removes them
+    from the model.
 
     >>> import torch
     >>> from ampsim.probe import Probe
@@ -73,13 +76,14 @@ class Probe:
     Args:
         model: Module whose gradients are recorded.
         every: Number of steps between two samples, at least 1; step 0 is sampled.
-        scale: Loss scale, a positive finite number, or a scaler with ``get_scale()``. If its scale is on a device, each
-            sampled step waits for it once.
+        scale: Loss scale, a positive finite number, or a scaler with ``get_scale()``. If its scale
+            is on a device, each sampled step waits for it once.
         activations: Whether to record gradients of the outputs of modules without submodules.
 
     Raises:
         TypeError: If a parameter is neither float32, float16, nor bfloat16.
-        ValueError: If `every` is below 1, `scale` is invalid, or the model has no trainable parameters.
+        ValueError: If `every` is below 1, `scale` is invalid, or the model has no trainable
+            parameters.
     """
 
     def __init__(
@@ -92,7 +96,9 @@ class Probe:
     ) -> None:
         self._every = as_int("every", every, 1, "the default is 1")
         parameters = {
-            name: param for name, param in model.named_parameters() if param.requires_grad
+            name: param
+            for name, param in model.named_parameters()
+            if param.requires_grad
         }
         for name, param in parameters.items():
             if param.dtype not in DTYPES:
@@ -101,7 +107,11 @@ class Probe:
                 )
         modules = {}
         if activations:
-            modules = {name: each for name, each in model.named_modules() if not [*each.children()]}
+            modules = {
+                name: each
+                for name, each in model.named_modules()
+                if not [*each.children()]
+            }
         if not parameters and not modules:
             raise ValueError(
                 "a model without parameters that require a gradient: expected at least one; pass the trained "
@@ -119,7 +129,9 @@ class Probe:
                 hook = partial(self._on_parameter, ("parameter", name))
                 hooks.callback(param.register_post_accumulate_grad_hook(hook).remove)  # type: ignore[no-untyped-call]
             for name, module in modules.items():
-                hooks.callback(module.register_forward_hook(partial(self._on_forward, name)).remove)
+                hooks.callback(
+                    module.register_forward_hook(partial(self._on_forward, name)).remove
+                )
             self._hooks = hooks.pop_all()
 
     def __enter__(self) -> Self:
@@ -164,15 +176,21 @@ class Probe:
         if self.sampling:
             self._batch.leave(key, param)
 
-    def _on_forward(self, name: str, _module: nn.Module, _inputs: object, outputs: Any) -> None:
+    def _on_forward(
+        self, name: str, _module: nn.Module, _inputs: object, outputs: Any
+    ) -> None:
         if not self.sampling:
             return
         many = isinstance(outputs, (tuple, list))
         for i, output in enumerate(outputs if many else [outputs]):
-            # A module's backward hooks forbid in-place changes of its output; hooks of a tensor do not.
+            # A module's backward hooks forbid in-place changes of its output; hooks of a tensor do
+            # not.
             if getattr(output, "requires_grad", False):
                 output.register_hook(
-                    partial(self._on_activation, ("activation", f"{name}[{i}]" if many else name))
+                    partial(
+                        self._on_activation,
+                        ("activation", f"{name}[{i}]" if many else name),
+                    )
                 )
 
     def _on_activation(self, key: Key, grad: Tensor) -> None:
@@ -185,22 +203,26 @@ def overflow_thresholds(
 ) -> npt.NDArray[np.float64]:
     """Return the overflow threshold of each step, the input of `ampsim.replay_thresholds`.
 
-    The threshold is the largest power of two at which no recorded gradient overflows. It is exact for the recorded
-    gradients; an overflow inside a module that does not reach its output is not seen. For a step that overflowed, the
-    result is the next power of two below its scale, an upper bound. For a step at scale 0 the result is 0.
+    The threshold is the largest power of two at which no recorded gradient overflows. It is exact
+    for the recorded gradients; an overflow inside a module that does not reach its output is not
+    seen. For a step that overflowed, the result is the next power of two below its scale, an upper
+    bound. For a step at scale 0 the result is 0.
 
     Args:
         rows: Records of a `Probe`.
         fmt: Floating-point format of the gradients.
 
     Returns:
-        Array of shape ``(steps,)`` and dtype float64, one threshold per step with records, in order.
-        `ampsim.replay_thresholds` treats the steps as consecutive, so sample each step (``every=1``).
+        Array of shape ``(steps,)`` and dtype float64, one threshold per step with records, in
+        order. `ampsim.replay_thresholds` treats the steps as consecutive, so sample each step
+        (``every=1``).
     """
     least: dict[int, float] = {}
     for row in rows:
         unknown = row.histogram.not_finite or not divides(row.scale)
-        threshold = _below(row.scale) if unknown else row.histogram.overflow_threshold(fmt)
+        threshold = (
+            _below(row.scale) if unknown else row.histogram.overflow_threshold(fmt)
+        )
         least[row.step] = min(least.get(row.step, math.inf), threshold)
     return np.array([least[step] for step in sorted(least)], np.float64)
 

@@ -15,7 +15,9 @@ def undone(model: nn.Module) -> Iterator[None]:
     """Restore gradients, buffers, and RNG state at the end of the block."""
     grads = [(param, param.grad) for param in model.parameters()]
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
-    devices = sorted({param.device.index or 0 for param in model.parameters() if param.is_cuda})
+    devices = sorted(
+        {param.device.index or 0 for param in model.parameters() if param.is_cuda}
+    )
     with torch.random.fork_rng(devices):
         try:
             for param, _ in grads:

@@ -1,6 +1,7 @@
 """Training runs: record, read, explain, and show what the loss scale did.
 
-`watch` records each step of a loop; ``record/examples.md`` shows how with each framework. `explain` diagnoses a log.
+`watch` records each step of a loop; ``record/examples.md`` shows how with each framework. `explain`
+diagnoses a log.
 """
 
 import importlib

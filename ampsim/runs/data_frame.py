@@ -22,19 +22,21 @@ def load(path: AnyPath) -> Any:
         frame.plot("step", "loss_scale", logy=True)
         frame.attrs["provenance"]["started"]
 
-    A row is one step of a run, or one unit of an experiment. Columns with numbers have numeric dtypes, and inf is a
-    number. The members of an object ``settings`` become columns such as ``settings.lr``. Lists and other objects, such
-    as ``exponent_histograms``, stay as they are; `ampsim.runs.record.run_file.unpack_counts` reads a histogram. polars
-    turns a column of texts and numbers into text. Of steps that were recorded again after a restart, the last record
+    A row is one step of a run, or one unit of an experiment. Columns with numbers have numeric
+    dtypes, and inf is a number. The members of an object ``settings`` become columns such as
+    ``settings.lr``. Lists and other objects, such as ``exponent_histograms``, stay as they are;
+    `ampsim.runs.record.run_file.unpack_counts` reads a histogram. polars turns a column of texts
+    and numbers into text. Of steps that were recorded again after a restart, the last record
     counts.
 
     Args:
-        path: File of a watched run, or ``experiments/data/<device>/<stem>.jsonl``; plain or compressed by gzip.
+        path: File of a watched run, or ``experiments/data/<device>/<stem>.jsonl``; plain or
+            compressed by gzip.
 
     Returns:
-        A data frame of the library that is imported already, else of pandas, else of polars. A pandas data frame has
-        the header of the file in ``frame.attrs["provenance"]``. polars has no place for it: use
-        `ampsim.runs.read_run` or `ampsim.runs.read_provenance`.
+        A data frame of the library that is imported already, else of pandas, else of polars. A
+        pandas data frame has the header of the file in ``frame.attrs["provenance"]``. polars has no
+        place for it: use `ampsim.runs.read_run` or `ampsim.runs.read_provenance`.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -57,7 +59,9 @@ def _import() -> Any:
         except ModuleNotFoundError as error:
             if error.name != name:
                 raise
-    raise ModuleNotFoundError("no module named 'pandas' or 'polars'; pip install pandas")
+    raise ModuleNotFoundError(
+        "no module named 'pandas' or 'polars'; pip install pandas"
+    )
 
 
 def _rows(path: Path) -> tuple[Record, list[Record]]:

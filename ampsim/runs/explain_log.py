@@ -73,11 +73,12 @@ class Explanation:
         return printable("\n".join(_report_lines(self, why=why)))
 
     def to_json(self, most: int | None = None) -> dict[str, Any]:
-        """Return the diagnosis as JSON data, with all that a report page draws. inf and NaN are strings.
+        """Return the diagnosis as JSON data, with all that a report page draws. inf and NaN are
+        strings.
 
         Args:
-            most: How many numbers of a series to keep, at least 4: of more, the first, least, largest, and last of
-                each part. None keeps all.
+            most: How many numbers of a series to keep, at least 4: of more, the first, least,
+                largest, and last of each part. None keeps all.
 
         Returns:
             The data, for `json.dumps`.
@@ -94,7 +95,9 @@ class Explanation:
             "missing": self.missing,
             "notes": self.history.notes,
             "settings": self.history.settings,
-            "nonfinite": {str(step): names for step, names in self.history.nonfinite.items()},
+            "nonfinite": {
+                str(step): names for step, names in self.history.nonfinite.items()
+            },
             "exponents": exponent_heatmap(self.history, scale),
             "skips": [skip._asdict() for skip in self.skips],
             "series": [_series_data(each, most) for each in self.history.series],
@@ -111,7 +114,8 @@ def explain(source: str | PathLike[str] | Iterable[str] | History) -> Explanatio
     """Diagnose a training run from its log.
 
     Args:
-        source: Path of a log, its lines, or the result of `read_log`. See `read_log` for the formats.
+        source: Path of a log, its lines, or the result of `read_log`. See `read_log` for the
+            formats.
 
     Returns:
         The diagnosis. Its ``verdict`` is "problem", "no problem found", or "too little to tell".
@@ -148,20 +152,31 @@ def _diagnosis(history: History, part: History, earlier: list[Finding]) -> Expla
     if answer == "problem":
         findings[0] = _with_hints(findings[0], history)
     looked_at, missing = _looked_at(run), _missing(run)
-    return Explanation(answer, headline, findings, looked_at, missing, history, run.skips)
+    return Explanation(
+        answer, headline, findings, looked_at, missing, history, run.skips
+    )
 
 
 def _size(part: History) -> int:
     """Return how many records a part of a log has."""
-    return max(map(len, [*part.role("loss"), *part.role("scale"), *part.role("norm")]), default=0)
+    return max(
+        map(len, [*part.role("loss"), *part.role("scale"), *part.role("norm")]),
+        default=0,
+    )
 
 
 def _goes_on(longest: History, last: History) -> bool:
-    """Return whether the last run of a log is short, and its loss is no higher than that of the longest run."""
+    """Return whether the last run of a log is short, and its loss is no higher than that of the
+    longest run.
+    """
     begin, end = Evidence(longest).loss, Evidence(last).loss
     if begin is None or 4 * _size(last) > _size(longest) or not len(begin.finite):
         return False
-    return not last.events if end is None else bool((end.values <= 1.2 * begin.finite[0]).all())
+    return (
+        not last.events
+        if end is None
+        else bool((end.values <= 1.2 * begin.finite[0]).all())
+    )
 
 
 def _of_earlier_runs(runs: list[History]) -> list[Finding]:
@@ -177,7 +192,9 @@ def _of_earlier_runs(runs: list[History]) -> list[Finding]:
 
 def _is_lasting(finding: Finding) -> bool:
     """Return whether a run cannot go on with a problem."""
-    return "nonfinite" in table().get(finding.id, ()) and finding.id != "skips-too-often"
+    return (
+        "nonfinite" in table().get(finding.id, ()) and finding.id != "skips-too-often"
+    )
 
 
 def _with_hints(finding: Finding, history: History) -> Finding:
@@ -186,7 +203,9 @@ def _with_hints(finding: Finding, history: History) -> Finding:
         return finding
     text = "\n".join([*history.texts, json.dumps(history.settings, default=str)])
     hints = [
-        row["advice"] for row in table()["hints"] if re.search(row["pattern"], text, re.IGNORECASE)
+        row["advice"]
+        for row in table()["hints"]
+        if re.search(row["pattern"], text, re.IGNORECASE)
     ]
     return dataclasses.replace(finding, actions=(*hints, *finding.actions))
 
@@ -230,7 +249,9 @@ def _report_lines(explanation: Explanation, *, why: bool) -> list[str]:
         lines += _advice(finding, given, first=number == 0)
         lines += _support(finding) if why else []
         lines.append("")
-    others = [finding for finding in explanation.findings if finding.severity != "problem"]
+    others = [
+        finding for finding in explanation.findings if finding.severity != "problem"
+    ]
     for finding in others:
         lines.append(f"{finding.severity.capitalize()}: {finding.message}")
         if finding.severity == "warning" and finding.actions:
@@ -239,7 +260,10 @@ def _report_lines(explanation: Explanation, *, why: bool) -> list[str]:
     lines += [""] if others else []
     lines += [
         "Looked at:",
-        *(f"  {each}" for each in explanation.looked_at or ["nothing with a known name"]),
+        *(
+            f"  {each}"
+            for each in explanation.looked_at or ["nothing with a known name"]
+        ),
     ]
     if explanation.missing:
         lines.append(f"The log does not show {'; '.join(explanation.missing)}.")

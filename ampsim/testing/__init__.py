@@ -6,8 +6,8 @@
   declares intentional differences, `Subject` names a scaler, `FoundInfAdapter` adapts a scaler that
   takes a found_inf flag, and `known_failures` lists what torch's scalers fail.
 * `check_loop` runs the checks on a training loop, given as a `Loop`, without a reference run.
-* `check_script` runs a whole training script unchanged and checks what it does; `checked` does so in
-  a block of code.
+* `check_script` runs a whole training script unchanged and checks what it does; `checked` does so
+  in a block of code.
 * `check_ranks` runs the checks on scalers that synchronize over several ranks.
 * `parametrize_with_checks` makes a pytest test of each check of scalers or loops.
 * `scheduler` runs threads one at a time in an order that the test chooses.
@@ -22,9 +22,13 @@ if TYPE_CHECKING:
     from ampsim.testing.loop.judge import check_loop as check_loop
     from ampsim.testing.loop.loop import Loop as Loop
     from ampsim.testing.loop.loop import LoopError as LoopError
-    from ampsim.testing.parametrize import parametrize_with_checks as parametrize_with_checks
+    from ampsim.testing.parametrize import (
+        parametrize_with_checks as parametrize_with_checks,
+    )
     from ampsim.testing.ranks.judge import check_ranks as check_ranks
-    from ampsim.testing.scaler_checks.found_inf_adapter import FoundInfAdapter as FoundInfAdapter
+    from ampsim.testing.scaler_checks.found_inf_adapter import (
+        FoundInfAdapter as FoundInfAdapter,
+    )
     from ampsim.testing.scaler_checks.run import check_scaler as check_scaler
     from ampsim.testing.scaler_checks.run import check_threads as check_threads
     from ampsim.testing.scaler_checks.subject import Subject as Subject

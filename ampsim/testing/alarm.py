@@ -1,7 +1,8 @@
-"""What ends a check that lasts too long: an alarm, which interrupts Python code and waits for a lock.
+"""What ends a check that lasts too long: an alarm, which interrupts Python code and waits for a
+lock.
 
-A busy machine may take minutes for what takes a second, and that is no scaler's fault. So the limit is one of CPU time,
-and the clock's is `WALL` times that, for what waits and computes nothing.
+A busy machine may take minutes for what takes a second, and that is no scaler's fault. So the limit
+is one of CPU time, and the clock's is `WALL` times that, for what waits and computes nothing.
 """
 
 import signal
@@ -14,13 +15,16 @@ from pathlib import Path
 
 from ampsim.testing.lines import TESTING
 
-AGAIN = 1.0  # seconds between one alarm and the next: the first is lost where Python swallows exceptions
+# seconds between one alarm and the next: the first is lost where Python swallows exceptions
+AGAIN = 1.0
 SOON = 0.01  # seconds at least until the alarm looks again how much was computed
 WALL = 5.0  # seconds by the clock for each of the limit's, which are of CPU time
 
 
 class OverdueError(BaseException):
-    """A check lasts longer than its limit. No Exception, so that nobody on the way takes it for the scaler's."""
+    """A check lasts longer than its limit. No Exception, so that nobody on the way takes it for the
+    scaler's.
+    """
 
 
 class CannotJudgeError(Exception):
@@ -29,10 +33,11 @@ class CannotJudgeError(Exception):
 
 @contextmanager
 def alarm(limit: float) -> Iterator[None]:
-    """Raise OverdueError in this thread after so many seconds of CPU time, or `WALL` times as many; 0 is never.
+    """Raise OverdueError in this thread after so many seconds of CPU time, or `WALL` times as many;
+    0 is never.
 
-    Nothing is raised in another thread than the main one, on a system without alarms, and where somebody else has set
-    one.
+    Nothing is raised in another thread than the main one, on a system without alarms, and where
+    somebody else has set one.
     """
     main = threading.current_thread() is threading.main_thread()
     if not (limit and main and hasattr(signal, "setitimer")) or signal.getitimer(
@@ -66,8 +71,14 @@ def alarm(limit: float) -> Iterator[None]:
 
 
 def place(error: BaseException) -> str:
-    """Return where the scaler was when an alarm rang: the last call of ampsim.testing, and those from there on."""
+    """Return where the scaler was when an alarm rang: the last call of ampsim.testing, and those
+    from there on.
+    """
     *calls, _ring = traceback.extract_tb(error.__traceback__)
-    after = 1 + max(index for index, call in enumerate(calls) if call.filename.startswith(TESTING))
+    after = 1 + max(
+        index for index, call in enumerate(calls) if call.filename.startswith(TESTING)
+    )
     theirs = [*calls[after : after + 3], *calls[after + 3 :][-1:]] or calls[-1:]
-    return ", ".join(f"{Path(call.filename).name}:{call.lineno} in {call.name}" for call in theirs)
+    return ", ".join(
+        f"{Path(call.filename).name}:{call.lineno} in {call.name}" for call in theirs
+    )

@@ -24,7 +24,8 @@ class Check:
         issue: address of a public report of a failure.
         level: sort key of a report.
         group: heading in a report; a table shows its first word.
-        needs: features that the check needs; it is skipped for a target that declares one of them unsupported.
+        needs: features that the check needs; it is skipped for a target that declares one of them
+            unsupported.
     """
 
     name: str
@@ -43,8 +44,8 @@ class Result:
     Attributes:
         check: the one that ran.
         target: name of the scaler or the loop.
-        outcome: in pytest's words. error: the check could not run; skipped: the target declares or is
-            known to lack what the check needs; xfailed, xpassed: a failure was expected.
+        outcome: in pytest's words. error: the check could not run; skipped: the target declares or
+            is known to lack what the check needs; xfailed, xpassed: a failure was expected.
         text: the failure's message, the reason for an expectation, or why the check was skipped.
         is_overdue: whether it was ended by an alarm; that is never expected.
     """
@@ -66,13 +67,16 @@ class BrokenError(AssertionError):
 
 
 class RaisedError(AssertionError):
-    """A target raised during a check; the text starts with the name of the check and has the exception."""
+    """A target raised during a check; the text starts with the name of the check and has the
+    exception.
+    """
 
 
 def stating(
     kind: type[Each], checks: dict[str, Each], *, issue: str = "", **fields: Any
 ) -> Callable[..., Each]:
-    """Return a decorator that makes a check of a function, whose name and docstring are the check's, and registers it.
+    """Return a decorator that makes a check of a function, whose name and docstring are the
+    check's, and registers it.
 
     Args:
         kind: of check.
@@ -100,7 +104,9 @@ def sentence(function: Callable[..., object]) -> str:
 
 def address(issue: str) -> str:
     """Return the address of ``owner/repository#number``, and any other text as it is."""
-    return re.sub(r"^([\w.-]+/[\w.-]+)#(\d+)$", r"https://github.com/\1/issues/\2", issue)
+    return re.sub(
+        r"^([\w.-]+/[\w.-]+)#(\d+)$", r"https://github.com/\1/issues/\2", issue
+    )
 
 
 def chosen(checks: Mapping[str, Each], names: Collection[str] | None) -> list[Each]:
@@ -112,37 +118,53 @@ def chosen(checks: Mapping[str, Each], names: Collection[str] | None) -> list[Ea
 
 
 def described(check: Check, seen: str, story: Sequence[tuple[str, str]] = ()) -> str:
-    """Return the text of a failure: check and observation, property, lines of (label, text), and issue."""
+    """Return the text of a failure: check and observation, property, lines of (label, text), and
+    issue.
+    """
     lines = [("property", check.statement), *story, ("issue", check.issue)]
     return "\n".join(
-        [f"{check.name}: {seen}", *(f"  {label:8} {text}" for label, text in lines if text)]
+        [
+            f"{check.name}: {seen}",
+            *(f"  {label:8} {text}" for label, text in lines if text),
+        ]
     )
 
 
 def failure_of(reason: str) -> type[AssertionError]:
-    """Return the exception type that a reason expects: for ``raised ...`` RaisedError, else BrokenError."""
+    """Return the exception type that a reason expects: for ``raised ...`` RaisedError, else
+    BrokenError.
+    """
     return RaisedError if reason.startswith("raised ") else BrokenError
 
 
 def settled(
     check: Check, failure: AssertionError | str | None, reason: str | None
 ) -> tuple[Outcome, str]:
-    """Return outcome and text of a check, from its failure, if any, and the reason of an expected failure, if any."""
+    """Return outcome and text of a check, from its failure, if any, and the reason of an expected
+    failure, if any.
+    """
     if failure is None:
-        unexpected = (
-            f"{check.name} passed, but was expected to fail: {reason}; remove the expectation"
-        )
+        unexpected = f"{check.name} passed, but was expected to fail: {reason}; remove the expectation"
         return ("passed", "") if reason is None else ("xpassed", unexpected)
     if reason is None:
         return "failed", str(failure)
-    if isinstance(failure, AssertionError) and not isinstance(failure, failure_of(reason)):
-        return "failed", f"{failure}\n  expected {reason}, but this is another kind of failure"
+    if isinstance(failure, AssertionError) and not isinstance(
+        failure, failure_of(reason)
+    ):
+        return (
+            "failed",
+            f"{failure}\n  expected {reason}, but this is another kind of failure",
+        )
     return "xfailed", reason
 
 
 def findings(results: Sequence[Result]) -> list[Result]:
-    """Return the results that need attention, without the checks that hung on a target that was stopped."""
-    given_up = {each.target for each in results if each.outcome == "error" and each.is_overdue}
+    """Return the results that need attention, without the checks that hung on a target that was
+    stopped.
+    """
+    given_up = {
+        each.target for each in results if each.outcome == "error" and each.is_overdue
+    }
     return [
         each
         for each in results
@@ -151,14 +173,18 @@ def findings(results: Sequence[Result]) -> list[Result]:
 
 
 def by_cause(results: Sequence[Result]) -> list[tuple[Result, str]]:
-    """Return results with their texts, merged if a target raises the same exception or has the same hint."""
+    """Return results with their texts, merged if a target raises the same exception or has the same
+    hint.
+    """
     groups: dict[tuple[str, str], list[Result]] = {}
     for each in results:
         groups.setdefault((each.target, _cause(each)), []).append(each)
     merged = []
     for first, *others in groups.values():
         also = ", ".join(each.check.name for each in others)
-        merged.append((first, f"{first.text}\n  also     {also}" if also else first.text))
+        merged.append(
+            (first, f"{first.text}\n  also     {also}" if also else first.text)
+        )
     return merged
 
 

@@ -1,4 +1,5 @@
-"""To judge a scaler or a loop in a child process: whatever it does there costs one check, and the others go on.
+"""To judge a scaler or a loop in a child process: whatever it does there costs one check, and the
+others go on.
 
 Theory of operation
 -------------------
@@ -51,11 +52,13 @@ class Answer(NamedTuple):
 def judge_apart(
     begin: Begin, checks: Sequence[Check], *, name: str, limit: float
 ) -> Iterator[Result]:
-    """Ask checks of a scaler, or of a loop, in a child process and yield each one's Result as it comes.
+    """Ask checks of a scaler, or of a loop, in a child process and yield each one's Result as it
+    comes.
 
     Args:
-        begin: loads what is judged, in the child, and returns a function of names that judges it by those; picklable
-            where processes are not forked. That it hangs in a check or ends its process is never expected.
+        begin: loads what is judged, in the child, and returns a function of names that judges it by
+            those; picklable where processes are not forked. That it hangs in a check or ends its
+            process is never expected.
         checks: in the order in which they are asked.
         name: of what is judged.
         limit: seconds of CPU time per check, and for loading.
@@ -66,13 +69,20 @@ def judge_apart(
     """
     left, overdue = [*checks], list[str]()
     while left:
-        with child(_serve, begin, [check.name for check in left], limit) as (process, answers):
+        with child(_serve, begin, [check.name for check in left], limit) as (
+            process,
+            answers,
+        ):
             loaded = _next_answer(process, answers, limit)
             if loaded.is_overdue:
-                raise CannotJudgeError(f"{name} cannot be checked: loading it {loaded.text}")
+                raise CannotJudgeError(
+                    f"{name} cannot be checked: loading it {loaded.text}"
+                )
             if loaded.outcome != "passed":
                 raise ValueError(
-                    f"{name}: loading it {loaded.text}" if loaded.is_last else loaded.text
+                    f"{name}: loading it {loaded.text}"
+                    if loaded.is_last
+                    else loaded.text
                 )
             ended = False
             while left and not ended:
@@ -82,19 +92,29 @@ def judge_apart(
                 check = left.pop(0)
                 blamed = text.startswith(check.name) or outcome != "failed"
                 result = Result(
-                    check, name, outcome, text if blamed else described(check, text), late
+                    check,
+                    name,
+                    outcome,
+                    text if blamed else described(check, text),
+                    late,
                 )
                 overdue += [result.text.partition("\n")[0]] * late
                 if len(overdue) > 1:
-                    result = replace(result, outcome="error", text=str(given_up(name, overdue)))
+                    result = replace(
+                        result, outcome="error", text=str(given_up(name, overdue))
+                    )
                 yield result
                 if late and result.outcome == "error":
                     return
 
 
 @contextmanager
-def child(serve: Callable[..., None], *args: object) -> Iterator[tuple[BaseProcess, Connection]]:
-    """Start a child that calls `serve`, at last with its end of a pipe, and end it whatever it does."""
+def child(
+    serve: Callable[..., None], *args: object
+) -> Iterator[tuple[BaseProcess, Connection]]:
+    """Start a child that calls `serve`, at last with its end of a pipe, and end it whatever it
+    does.
+    """
     answers, mouth = CONTEXT.Pipe(duplex=False)
     process = CONTEXT.Process(target=serve, args=(*args, mouth))
     process.start()
@@ -117,7 +137,9 @@ def _next_answer(process: BaseProcess, answers: Connection, limit: float) -> Ans
         return answer
     process.join()
     code = process.exitcode or 0
-    how = f"with exit status {code}" if code >= 0 else f"by {signal.Signals(-code).name}"
+    how = (
+        f"with exit status {code}" if code >= 0 else f"by {signal.Signals(-code).name}"
+    )
     return Answer("failed", f"ended the process {how}", is_last=True)
 
 
@@ -130,7 +152,9 @@ def _serve(begin: Begin, names: Sequence[str], limit: float, mouth: Connection) 
         with alarm(limit):
             judge = begin()
     except (Exception, OverdueError) as error:
-        mouth.send(Answer("failed", str(error), is_overdue=isinstance(error, OverdueError)))
+        mouth.send(
+            Answer("failed", str(error), is_overdue=isinstance(error, OverdueError))
+        )
         return
     mouth.send(Answer("passed", ""))
     left = [*names]
@@ -138,7 +162,12 @@ def _serve(begin: Begin, names: Sequence[str], limit: float, mouth: Connection) 
         try:
             for result in judge(left[:]):
                 mouth.send(
-                    Answer(result.outcome, result.text, result.is_overdue, result.is_overdue)
+                    Answer(
+                        result.outcome,
+                        result.text,
+                        result.is_overdue,
+                        result.is_overdue,
+                    )
                 )
                 left.pop(0)
                 if result.is_overdue:

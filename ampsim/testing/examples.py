@@ -1,8 +1,9 @@
 """Generated examples of a check, and the minimal one that fails.
 
-To generate an example takes hypothesis about as long as to run it, and many come twice. So the examples
-of equal strategies are generated once in a process, for all scalers and checks, and each runs once. If
-one fails, hypothesis runs the check: it generates the same ones up to that one, and shrinks it.
+To generate an example takes hypothesis about as long as to run it, and many come twice. So the
+examples of equal strategies are generated once in a process, for all scalers and checks, and each
+runs once. If one fails, hypothesis runs the check: it generates the same ones up to that one, and
+shrinks it.
 
 The number of examples, the phases, and whether they are the same each time follow the hypothesis
 profile that is loaded. Without one there are `DEFAULT` examples, the same each time.
@@ -18,7 +19,9 @@ from hypothesis.strategies import SearchStrategy
 
 DEFAULT = 60  # examples without a profile
 SEED = 1  # of examples that are the same each time
-Strategies = tuple[tuple[str, SearchStrategy[object]], ...]  # by the names of parameters
+Strategies = tuple[
+    tuple[str, SearchStrategy[object]], ...
+]  # by the names of parameters
 Values = Mapping[str, object]
 
 
@@ -49,7 +52,7 @@ def choose(count: int | None = None, of_seed: int | None = None) -> Examples:
 
 def _profile() -> settings:
     profile = settings.default
-    assert profile is not None  # noqa: S101  hypothesis loads one when it is imported
+    assert profile is not None  # noqa: S101
     return profile
 
 
@@ -106,14 +109,18 @@ def generated(strategies: Strategies, examples: Examples) -> Mapping[str, Values
     return found
 
 
-def _test(function: Callable[..., object], strategies: Strategies, examples: Examples) -> None:
+def _test(
+    function: Callable[..., object], strategies: Strategies, examples: Examples
+) -> None:
     def run_one(**values: object) -> None:
         function(**values)
 
     profile = _profile()
     chosen = settings(
         max_examples=examples.number,
-        phases=[phase for phase in (Phase.generate, Phase.shrink) if phase in profile.phases],
+        phases=[
+            phase for phase in (Phase.generate, Phase.shrink) if phase in profile.phases
+        ],
         database=None,
         deadline=None,
         derandomize=False,

@@ -18,15 +18,21 @@ def given_up(name: str, overdue: Sequence[str]) -> CannotJudgeError:
 
 
 def judged(
-    check: Check, target: str, ask: Callable[[], object], reason: str | None, limit: float = 0.0
+    check: Check,
+    target: str,
+    ask: Callable[[], object],
+    reason: str | None,
+    limit: float = 0.0,
 ) -> Result:
     """Run a check and return its Result.
 
     Args:
         check: the check to run.
         target: name of the target.
-        ask: runs the check; raises BrokenError or RaisedError if it fails, NotApplicableError to skip.
-        reason: why a failure is expected, with a link; None if it is not. A timeout is never expected.
+        ask: runs the check; raises BrokenError or RaisedError if it fails, NotApplicableError to
+            skip.
+        reason: why a failure is expected, with a link; None if it is not. A timeout is never
+            expected.
         limit: seconds; 0 disables the limit.
     """
     failure = None

@@ -1,18 +1,14 @@
 """Known failures of scalers, each with its reason and a link: pass them as ``expected_failures``.
 
-The failures of ``_RANKS`` occur if each rank has gradients of its own. Those of ``_DDP`` and ``_FSDP2`` occur under
-torch's DistributedDataParallel and fully_shard, where torch.amp.GradScaler has none. If a link is to the source, a
-search of the issues at torch 2.13 found no report.
+The failures of ``_RANKS`` occur if each rank has gradients of its own. Those of ``_DDP`` and
+``_FSDP2`` occur under torch's DistributedDataParallel and fully_shard, where torch.amp.GradScaler
+has none. If a link is to the source, a search of the issues at torch 2.13 found no report.
 """
 
 _SOURCE = "https://github.com/pytorch/pytorch/blob/v2.13.0/torch/amp/grad_scaler.py"
 _KERNEL = "https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/native/cpu/AmpGradScalerKernels.cpp"
-_FUSED = (
-    "https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/native/cpu/FusedSGDKernel.cpp"
-)
-_SHARDED = (
-    "https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/fsdp/sharded_grad_scaler.py"
-)
+_FUSED = "https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/native/cpu/FusedSGDKernel.cpp"
+_SHARDED = "https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/fsdp/sharded_grad_scaler.py"
 _ISSUE = "https://github.com/pytorch/pytorch/issues/"
 
 TORCH = {  # torch.amp.GradScaler of torch 2.13, and what inherits from it
@@ -34,7 +30,8 @@ TORCH = {  # torch.amp.GradScaler of torch 2.13, and what inherits from it
 }
 
 _ALONE = "it does not synchronize across ranks, which plain tensors need: https://github.com/facebookresearch/fairscale/pull/179"
-TORCH_RANKS = {  # torch.amp.GradScaler, of plain tensors; DTensors, as FSDP2's, reduce the flag themselves
+# torch.amp.GradScaler, of plain tensors; DTensors, as FSDP2's, reduce the flag themselves
+TORCH_RANKS = {
     "rank_without_gradients_participates": f"step() asserts that a gradient was checked: {_SOURCE}",
     "no_rank_steps_on_overflow": _ALONE,
     "desynchronized_rank_is_detected": _ALONE,
@@ -44,11 +41,14 @@ TORCH_RANKS = {  # torch.amp.GradScaler, of plain tensors; DTensors, as FSDP2's,
     "resume_from_one_rank_is_exact": _ALONE,
 }
 
-_FUSED_ALONE = f"unscale_() reduces the flag, a fused step without it does not: {_SHARDED}"
+_FUSED_ALONE = (
+    f"unscale_() reduces the flag, a fused step without it does not: {_SHARDED}"
+)
 _SHAPE = f"its flag has the shape (1,), and fused AdamW's step counts have none: {_ISSUE}140514"
 _ADDED = f"flags are added, and kernels skip at exactly 1, not at 2: {_SHARDED}"
 _NO_KEY = f"the n-th flags of all ranks are added, even if they belong to different optimizers: {_SHARDED}"
-SHARDED_RANKS = {  # torch.distributed's ShardedGradScaler; unfused only desynchronized_rank_is_detected
+# torch.distributed's ShardedGradScaler; unfused only desynchronized_rank_is_detected
+SHARDED_RANKS = {
     "no_rank_raises": _SHAPE,
     "parameters_stay_finite": _ADDED,
     "no_rank_steps_on_overflow": _FUSED_ALONE,

@@ -8,9 +8,12 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-START = Path.cwd()  # places are shown relative to it, also after a script changes its folder
+START = (
+    Path.cwd()
+)  # places are shown relative to it, also after a script changes its folder
 TESTING = f"{Path(__file__).parent}{os.sep}"
-OWN = f"{Path(__file__).parents[1]}{os.sep}"  # wherever it is installed, it is no library of the user's
+# wherever it is installed, it is no library of the user's
+OWN = f"{Path(__file__).parents[1]}{os.sep}"
 TORCH = f"-packages{os.sep}torch{os.sep}"
 STANDARD = sysconfig.get_paths()["stdlib"]
 
@@ -77,7 +80,9 @@ class Lines:
         self.changes: list[Change] = []
 
     def start(self) -> None:
-        """Look after each line from here on, in the functions that run now and in those that they call."""
+        """Look after each line from here on, in the functions that run now and in those that they
+        call.
+        """
         if sys.gettrace() is not None:
             return  # a debugger's, or that of coverage
         frame: FrameType | None = sys._getframe(1)
@@ -93,7 +98,11 @@ class Lines:
         if not is_users(frame.f_code.co_filename):
             return None
         self._look()
-        if event == "return" and frame.f_back and is_users(frame.f_back.f_code.co_filename):
+        if (
+            event == "return"
+            and frame.f_back
+            and is_users(frame.f_back.f_code.co_filename)
+        ):
             frame = frame.f_back  # whose line goes on
         self._line = frame.f_code, frame.f_lineno
         return self
@@ -103,7 +112,9 @@ class Lines:
             value = look()
             is_changed = value != self._values[what]
             self._values[what] = value
-            if is_changed and value and self._line is not None:  # what is cleared is no change
+            if (
+                is_changed and value and self._line is not None
+            ):  # what is cleared is no change
                 code, number = self._line
                 place = f"{shown(code.co_filename)}:{number}"
                 change = Change(what, place)

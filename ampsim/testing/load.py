@@ -7,15 +7,21 @@ from ampsim.core.validation import nearest
 
 
 def load(target: str) -> object:
-    """Return what ``module:attribute`` names; raise ValueError with the closest name for what is not there."""
+    """Return what ``module:attribute`` names; raise ValueError with the closest name for what is
+    not there.
+    """
     module_name, colon, path = target.partition(":")
     if not (module_name and colon and path):
-        raise ValueError(f"{target!r}: expected module:attribute, e.g. torch.amp:GradScaler")
+        raise ValueError(
+            f"{target!r}: expected module:attribute, e.g. torch.amp:GradScaler"
+        )
     found = _import(module_name)
     for name in path.split("."):
         if not hasattr(found, name):
             public = [each for each in dir(found) if not each.startswith("_")]
-            raise ValueError(f"{target!r}: {module_name} has no {name!r}; {nearest(name, public)}")
+            raise ValueError(
+                f"{target!r}: {module_name} has no {name!r}; {nearest(name, public)}"
+            )
         found = getattr(found, name)
     return found
 
@@ -35,7 +41,9 @@ def _import(name: str) -> object:
     except (Exception, SystemExit) as error:
         call = traceback.extract_tb(error.__traceback__)[-1]
         place = (
-            "" if isinstance(error, SyntaxError) else f" ({call.filename}:{call.lineno})"
+            ""
+            if isinstance(error, SyntaxError)
+            else f" ({call.filename}:{call.lineno})"
         )  # its text has one
         raise ValueError(
             f"importing {name} raised {type(error).__name__}: {error}{place}; expected a module that can be imported"

@@ -32,8 +32,8 @@ def parametrize_with_checks(
 
     ::
 
-        @parametrize_with_checks([make_scaler], expected_failures={"get_scale_matches_scale": "<link>"})
-        def test_my_scaler(scaler, check):
+        @parametrize_with_checks([make_scaler], expected_failures={"get_scale_matches_scale":
+        "<link>"}) def test_my_scaler(scaler, check):
             check(scaler)
 
         @parametrize_with_checks([make_loop], batches)
@@ -65,11 +65,15 @@ def parametrize_with_checks(
     """
     if batches is None:
         dials: dict[str, Any] = {"examples": examples, "seed": seed, **plugin.chosen}
-        selected = [replace(check, **dials) for check in scalers.chosen(levels, names=checks)]
+        selected = [
+            replace(check, **dials) for check in scalers.chosen(levels, names=checks)
+        ]
         cases = _of_scalers(targets, selected, expected_failures or {})
         return pytest.mark.parametrize(("scaler", "check"), cases)
     if callable(expected_failures) or levels is not None:
-        raise TypeError("expected a mapping for expected_failures, and no levels, with batches")
+        raise TypeError(
+            "expected a mapping for expected_failures, and no levels, with batches"
+        )
     cases = _of_loops(targets, [*batches], checks, expected_failures or {})
     return pytest.mark.parametrize(("loop", "check"), cases)
 

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 
 import pytest
 
-chosen: dict[str, int] = {}  # the options of this run, by the names of `parametrize_with_checks`
+chosen: dict[
+    str, int
+] = {}  # the options of this run, by the names of `parametrize_with_checks`
 HELP: Mapping[str, str] = {
     "examples": "generated examples per check of scalers, at most; replaces examples= and the profile",
     "seed": "seed of the examples of checks of scalers; replaces seed= and --hypothesis-seed",
@@ -30,7 +32,9 @@ def pytest_configure(config: pytest.Config) -> None:
     options = {name: config.getoption(f"--ampsim-{name}") for name in HELP}
     chosen.update({name: value for name, value in options.items() if value is not None})
     if chosen.get("examples", 1) < 1:
-        raise pytest.UsageError(f"--ampsim-examples {chosen['examples']}: expected at least 1")
+        raise pytest.UsageError(
+            f"--ampsim-examples {chosen['examples']}: expected at least 1"
+        )
 
 
 def pytest_report_header() -> list[str]:

@@ -25,7 +25,9 @@ class Report:
     def __init__(self, results: Iterable[Result]) -> None:
         self.results = list(results)
         self.scalers = [*dict.fromkeys(result.target for result in self.results)]
-        self._by_place = {(result.check.name, result.target): result for result in self.results}
+        self._by_place = {
+            (result.check.name, result.target): result for result in self.results
+        }
 
     @property
     def findings(self) -> list[Result]:
@@ -38,7 +40,9 @@ class Report:
         return [result for result in self.results if result.outcome == "error"]
 
     def at_length(self) -> list[tuple[Result, str]]:
-        """Return the results to show in full, with their texts: findings, merged by cause, and errors."""
+        """Return the results to show in full, with their texts: findings, merged by cause, and
+        errors.
+        """
         return by_cause([*self.findings, *self.errors])
 
     def rows(self) -> list[tuple[Check, list[Result | None]]]:
@@ -54,8 +58,13 @@ class Report:
         """Return one line per scaler with the number of each outcome."""
         lines = []
         for name in self.scalers:
-            outcomes = [result.outcome for result in self.results if result.target == name]
-            counts = [(outcomes.count(outcome), word) for outcome, (_, _, word) in _SHOWN.items()]
+            outcomes = [
+                result.outcome for result in self.results if result.target == name
+            ]
+            counts = [
+                (outcomes.count(outcome), word)
+                for outcome, (_, _, word) in _SHOWN.items()
+            ]
             parts = [f"{count} {word}" for count, word in counts if count]
             lines.append(f"{name}: {', '.join(parts)} of {len(outcomes)} checks")
         return lines
@@ -73,11 +82,23 @@ class Report:
 
     def to_markdown(self) -> str:
         """Return the table and each finding as Markdown."""
-        lines = [_row(["level", "check", *self.scalers]), _row(["---"] * (2 + len(self.scalers)))]
+        lines = [
+            _row(["level", "check", *self.scalers]),
+            _row(["---"] * (2 + len(self.scalers))),
+        ]
         for check, results in self.rows():
-            lines.append(_row([check.group.split()[0], f"`{check.name}`", *map(sign, results)]))
+            lines.append(
+                _row([check.group.split()[0], f"`{check.name}`", *map(sign, results)])
+            )
         for result, text in self.at_length():
-            lines += ["", f"### {result.target}: `{result.check.name}`", "", "```", text, "```"]
+            lines += [
+                "",
+                f"### {result.target}: `{result.check.name}`",
+                "",
+                "```",
+                text,
+                "```",
+            ]
         return "\n".join(
             [*self.summary(), *[f"- {line}" for line in self.unasked()], "", *lines, ""]
         )
@@ -99,7 +120,12 @@ class Report:
         ]
         return (
             json.dumps(
-                {"versions": versions, "findings": len(self.findings), "results": records}, indent=1
+                {
+                    "versions": versions,
+                    "findings": len(self.findings),
+                    "results": records,
+                },
+                indent=1,
             )
             + "\n"
         )

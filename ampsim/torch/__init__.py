@@ -9,13 +9,22 @@
 from ampsim.core.extras import needing as _needing
 
 with _needing():
-    from ampsim.torch import roundpipe  # so that `leave_alone_package` below finds its functions
+    from ampsim.torch import (
+        roundpipe,
+    )  # so that `leave_alone_package` below finds its functions
     from ampsim.torch.async_scaler import AsyncGradScaler
     from ampsim.torch.async_state import ClosedError, Ticket
     from ampsim.torch.dynamo import leave_alone_package as _leave_alone_package
     from ampsim.torch.grad_scaler import GradScaler
     from ampsim.torch.optimizer_thread import OptimizerThread
 
-__all__ = ["AsyncGradScaler", "ClosedError", "GradScaler", "OptimizerThread", "Ticket", "roundpipe"]
+__all__ = [
+    "AsyncGradScaler",
+    "ClosedError",
+    "GradScaler",
+    "OptimizerThread",
+    "Ticket",
+    "roundpipe",
+]
 
 _leave_alone_package("ampsim")

@@ -30,7 +30,13 @@ from ampsim.torch.gradients import collect, unscale
 from ampsim.torch.gradients.clip import unscale_and_clip_
 from ampsim.torch.gradients.divided import mark, new_key, undivided
 from ampsim.torch.optimizer_thread import Job, OnError, OptimizerThread
-from ampsim.torch.scale_versions import DeviceVersion, Flag, HostVersion, Version, has_streams
+from ampsim.torch.scale_versions import (
+    DeviceVersion,
+    Flag,
+    HostVersion,
+    Version,
+    has_streams,
+)
 from ampsim.torch.shared_state import SharedState
 from ampsim.torch.step_report import StepReport
 from ampsim.torch.ticket_tags import check_tags, tag_gradients_of
@@ -46,13 +52,17 @@ CONSTANTS = ("growth_factor", "backoff_factor", "growth_interval")
 class Observer(Protocol):
     """Interface of an observer; a scaler's call raises what its methods raise."""
 
-    def gradients(self, ticket: ScaleTicket, optimizer: Optimizer, scale: Tensor) -> None:
+    def gradients(
+        self, ticket: ScaleTicket, optimizer: Optimizer, scale: Tensor
+    ) -> None:
         """Read complete gradients, which are about to be divided by `scale`, shape ()."""
 
     def closing(self, ticket: ScaleTicket) -> None:
         """Note a call of `update`, on its thread."""
 
-    def closed(self, ticket: ScaleTicket, steps: list[tuple[Optimizer, list[Tensor]]]) -> None:
+    def closed(
+        self, ticket: ScaleTicket, steps: list[tuple[Optimizer, list[Tensor]]]
+    ) -> None:
         """Read the flags of each optimizer, 0.0 or 1.0, shape (), behind the update."""
 
 
@@ -134,8 +144,14 @@ class AsyncGradScaler:
         rule = _make_rule(*constants, min_scale=min_scale, max_scale=max_scale)
         self._device, self._allow_fp16 = torch.device(device), allow_fp16
         self._check_at_step = check_at_step
-        if enabled and self._device.type != "cpu" and not torch.accelerator.is_available():
-            warnings.warn(f"no {device} is available: the scaler is disabled", stacklevel=2)
+        if (
+            enabled
+            and self._device.type != "cpu"
+            and not torch.accelerator.is_available()
+        ):
+            warnings.warn(
+                f"no {device} is available: the scaler is disabled", stacklevel=2
+            )
             enabled = False
         self._enabled = enabled
         if enabled and (depth or executor is not None):
@@ -148,7 +164,9 @@ class AsyncGradScaler:
         self._thread: int | None = None
         self._launch = _launch_function(executor)
         if enabled and self._launch is not None:
-            self._launch(self._note_thread)  # the first job, so every later one finds it noted
+            self._launch(
+                self._note_thread
+            )  # the first job, so every later one finds it noted
         if isinstance(executor, OptimizerThread):
             executor.scalers.add(self)
 
@@ -214,9 +232,11 @@ class AsyncGradScaler:
         implied = state.implied_ticket(runs_steps=runs_steps)
         if implied is None:
             key = new_key()
-            state = self._shared.wait(lambda state: state.begin_if_none(key, runs_steps=runs_steps))
+            state = self._shared.wait(
+                lambda state: state.begin_if_none(key, runs_steps=runs_steps)
+            )
             implied = state.implied_ticket(runs_steps=runs_steps)
-            assert implied is not None  # noqa: S101 - it is in the state that `wait` has made
+            assert implied is not None  # noqa: S101
         return implied
 
     # --------------------------------------------------------------------------------------- losses
@@ -314,9 +334,13 @@ class AsyncGradScaler:
         """
         max_norm = as_float("max_norm", max_norm)
         if not max_norm >= 0:
-            raise ValueError(f"max_norm={max_norm}: expected at least 0; for no clip pass math.inf")
+            raise ValueError(
+                f"max_norm={max_norm}: expected at least 0; for no clip pass math.inf"
+            )
         if not self._enabled:
-            params = [param for group in optimizer.param_groups for param in group["params"]]
+            params = [
+                param for group in optimizer.param_groups for param in group["params"]
+            ]
             return torch.nn.utils.clip_grad_norm_(params, max_norm)
         work = partial(self._unscale_and_clip, max_norm)
         norm: Tensor = self._work_on("unscale_and_clip_", optimizer, ticket, work)
@@ -347,7 +371,11 @@ class AsyncGradScaler:
         return clipped.norm
 
     def step(
-        self, optimizer: Optimizer, *args: Any, ticket: ScaleTicket | None = None, **kwargs: Any
+        self,
+        optimizer: Optimizer,
+        *args: Any,
+        ticket: ScaleTicket | None = None,
+        **kwargs: Any,
     ) -> Any:
         """Step an optimizer with unscaled gradients, or skip the step if one is not finite.
 
@@ -370,7 +398,9 @@ class AsyncGradScaler:
             return optimizer.step(*args, **kwargs)
         if "closure" in kwargs or any(map(callable, args[:1])):
             raise refusals.CLOSURE.error()
-        result = self._work_on("step", optimizer, ticket, partial(self._step, args, kwargs))
+        result = self._work_on(
+            "step", optimizer, ticket, partial(self._step, args, kwargs)
+        )
         return result if self._runs_steps() else None
 
     def _step(
@@ -414,14 +444,20 @@ class AsyncGradScaler:
         run = partial(self._hold, method, optimizer, self._ticket(method, ticket), work)
         return run() if self._runs_steps() else self._send(run).result()
 
-    def _hold(self, method: str, optimizer: Optimizer, ticket: ScaleTicket, work: Work) -> Any:
+    def _hold(
+        self, method: str, optimizer: Optimizer, ticket: ScaleTicket, work: Work
+    ) -> Any:
         call = Call()
         try:
-            state = self._shared.change(AsyncState.hold, ticket, optimizer, call, method)
+            state = self._shared.change(
+                AsyncState.hold, ticket, optimizer, call, method
+            )
             record = state.iteration(ticket, method).record(optimizer)
             if record.stage is Stage.READY:
                 for observer in state.observers:
-                    observer.gradients(ticket, optimizer, ticket.value.scale_on(self._device))
+                    observer.gradients(
+                        ticket, optimizer, ticket.value.scale_on(self._device)
+                    )
             return work(ticket, record, call)
         finally:
             call.is_over = True
@@ -456,7 +492,9 @@ class AsyncGradScaler:
                 "before update(), or scale a new loss"
             )
 
-    def _divide(self, ticket: ScaleTicket, optimizer: Optimizer, call: Call) -> tuple[Any, ...]:
+    def _divide(
+        self, ticket: ScaleTicket, optimizer: Optimizer, call: Call
+    ) -> tuple[Any, ...]:
         """Divide an optimizer's gradients that no other call has divided."""
         version, found_inf = ticket.value, unscale.FoundInf()
         groups = self._gradients(ticket, optimizer)
@@ -467,7 +505,10 @@ class AsyncGradScaler:
             divided_here = collect.gradients(part, allow_fp16=True)
         call.is_writing = True
         unscale.multiply_and_check_(
-            divided_here, version.inverse_on, found_inf, below_one=version.may_be_below_one
+            divided_here,
+            version.inverse_on,
+            found_inf,
+            below_one=version.may_be_below_one,
         )
         if rest is not None:
             unscale.check(groups, found_inf)
@@ -533,7 +574,9 @@ class AsyncGradScaler:
                 "update() without a ticket on the optimizer's thread: expected it on the thread "
                 "that calls scale(); call it there, or pass ticket="
             )
-        value = None if new_scale is None else _scale_within_bounds(new_scale, state.rule)
+        value = (
+            None if new_scale is None else _scale_within_bounds(new_scale, state.rule)
+        )
         has_steps = any(iteration.records for iteration in state.iterations)
         if value is None and runs_steps and state.versions and not has_steps:
             raise refusals.NOTHING_CHECKED_AT_ALL.error()  # before it begins an iteration
@@ -548,7 +591,12 @@ class AsyncGradScaler:
             self._request(ticket, token, work, is_async=is_async)
 
     def _request(
-        self, ticket: ScaleTicket, token: object, work: Callable[[], None], *, is_async: bool
+        self,
+        ticket: ScaleTicket,
+        token: object,
+        work: Callable[[], None],
+        *,
+        is_async: bool,
     ) -> None:
         """Send an update to the optimizer's thread.
 
@@ -590,7 +638,9 @@ class AsyncGradScaler:
                 self._notify_closed(ticket, ended.records)
             return
 
-    def _notify_closed(self, ticket: ScaleTicket, records: tuple[StepRecord, ...]) -> None:
+    def _notify_closed(
+        self, ticket: ScaleTicket, records: tuple[StepRecord, ...]
+    ) -> None:
         for observer in self._shared.value.observers:
             steps = [
                 (record.optimizer, [flag.on(self._device) for flag in record.flags])
@@ -605,7 +655,7 @@ class AsyncGradScaler:
         """
         self._shared.value.check_open()
         job = Job(work, self._shared, self._device, on_error or _ignore)
-        assert self._launch is not None  # noqa: S101 - else all work runs on the calling thread
+        assert self._launch is not None  # noqa: S101
         handle = self._launch(job)
         if isinstance(handle, Future):
             handle.add_done_callback(partial(_end_if_dropped, job))
@@ -624,8 +674,14 @@ class AsyncGradScaler:
 
     def _settle(self) -> None:
         """Wait for the optimizer's thread; of a closed scaler nothing is on its way."""
-        if self._enabled and not self._runs_steps() and self._shared.value.closed is None:
-            with suppress(RuntimeError):  # the thread has ended, and so has all that was sent
+        if (
+            self._enabled
+            and not self._runs_steps()
+            and self._shared.value.closed is None
+        ):
+            with suppress(
+                RuntimeError
+            ):  # the thread has ended, and so has all that was sent
                 self._send(_do_nothing).result()
 
     # ------------------------------------------------------------------------ reading and constants
@@ -688,7 +744,9 @@ class AsyncGradScaler:
         self._set_constant("growth_interval", new_interval)
 
     def _set_constant(self, name: str, value: float) -> None:
-        self._shared.value.rule.replace(**{name: value})  # raises on the caller's thread
+        self._shared.value.rule.replace(
+            **{name: value}
+        )  # raises on the caller's thread
         work = partial(self._shared.change, _with_constant, name, value)
         if self._runs_steps() or not self._enabled:
             work()
@@ -755,14 +813,24 @@ class AsyncGradScaler:
         self._settle()
         state = self._shared.value
         rule = state.rule.replace(**{name: state_dict[name] for name in CONSTANTS})
-        tracker = as_int("_growth_tracker", int(state_dict["_growth_tracker"]), 0, "save it again")
-        scales = [state_dict["scale"], *state_dict.get("pending", ())][-(state.depth + 1) :]
-        initial = tuple(State(_scale_within_bounds(scale, rule), tracker) for scale in scales)
+        tracker = as_int(
+            "_growth_tracker", int(state_dict["_growth_tracker"]), 0, "save it again"
+        )
+        scales = [state_dict["scale"], *state_dict.get("pending", ())][
+            -(state.depth + 1) :
+        ]
+        initial = tuple(
+            State(_scale_within_bounds(scale, rule), tracker) for scale in scales
+        )
         self._initial, self._last_scaled = initial, None
         versions: tuple[Version, ...] = ()
         if state.versions:
             newest = state.newest
-            home = newest.scale.device if isinstance(newest, DeviceVersion) else torch.device("cpu")
+            home = (
+                newest.scale.device
+                if isinstance(newest, DeviceVersion)
+                else torch.device("cpu")
+            )
             versions = self._make_versions(home)
         self._shared.change(AsyncState.load, rule, versions)
 
@@ -782,7 +850,9 @@ class AsyncGradScaler:
         closed = cause
         if cause is None:
             closed = ClosedError("it was closed")
-        elif not isinstance(cause, ClosedError):  # which says that a thread was closed in order
+        elif not isinstance(
+            cause, ClosedError
+        ):  # which says that a thread was closed in order
             closed = ClosedError(f"its background work failed: {cause!r}")
             closed.__cause__ = cause
         self._shared.change(AsyncState.close, closed)
@@ -878,7 +948,9 @@ def _check_next_value(state: AsyncState[Version]) -> AsyncState[Version]:
     return state
 
 
-def _with_constant(state: AsyncState[Version], name: str, value: float) -> AsyncState[Version]:
+def _with_constant(
+    state: AsyncState[Version], name: str, value: float
+) -> AsyncState[Version]:
     return state.replace(rule=state.rule.replace(**{name: value}))
 
 
@@ -887,7 +959,9 @@ def _end_if_dropped(job: Job, handle: Future[Any]) -> None:
     is_cancelled = handle.cancelled()
     cause = None if is_cancelled else handle.exception()
     if is_cancelled or cause is not None:
-        dropped = RuntimeError("the executor dropped a job: expected one that runs all jobs")
+        dropped = RuntimeError(
+            "the executor dropped a job: expected one that runs all jobs"
+        )
         dropped.__cause__ = cause
         job.end(None, dropped)
 

@@ -68,8 +68,12 @@ class StepRecord:
 
     optimizer: Any
     stage: Stage = Stage.READY
-    flags: tuple[Any, ...] = ()  # whether gradients were not finite: one flag per device
-    call: Call | None = None  # the call that holds the optimizer, or that ended without `complete`
+    flags: tuple[
+        Any, ...
+    ] = ()  # whether gradients were not finite: one flag per device
+    call: Call | None = (
+        None  # the call that holds the optimizer, or that ended without `complete`
+    )
 
     @property
     def is_held(self) -> bool:
@@ -193,7 +197,10 @@ class AsyncState(Generic[V]):
     def iteration(self, ticket: Ticket[V], method: str) -> Iteration[V]:
         """Return the iteration of a ticket; RuntimeError unless it is in flight."""
         place = ticket.index - self.applied
-        if 0 <= place < len(self.iterations) and self.iterations[place].ticket is ticket:
+        if (
+            0 <= place < len(self.iterations)
+            and self.iterations[place].ticket is ticket
+        ):
             return self.iterations[place]
         raise RuntimeError(
             f"{method} with ticket {ticket.index}: expected a ticket that begin_iteration() of "
@@ -270,7 +277,9 @@ class AsyncState(Generic[V]):
         return self.replace(iterations=self.iterations[:-1])
 
     def _with_iteration(self, old: Iteration[V], new: Iteration[V]) -> "AsyncState[V]":
-        return self.replace(iterations=tuple(new if one is old else one for one in self.iterations))
+        return self.replace(
+            iterations=tuple(new if one is old else one for one in self.iterations)
+        )
 
     def hold(
         self, ticket: Ticket[V], optimizer: object, call: Call, method: str = "step"
@@ -384,7 +393,9 @@ class AsyncState(Generic[V]):
 
     def remove_observer(self, observer: object) -> "AsyncState[V]":
         """No longer notify an observer."""
-        return self.replace(observers=tuple(one for one in self.observers if one is not observer))
+        return self.replace(
+            observers=tuple(one for one in self.observers if one is not observer)
+        )
 
     def close(self, cause: BaseException) -> "AsyncState[V]":
         """Take no more work.

@@ -26,7 +26,7 @@ def leave_alone_package(name: str) -> None:
     for module in modules:
         for function in _functions(vars(module).values(), module.__name__):
             # not inlined
-            function._torchdynamo_disable = True  # type: ignore[attr-defined] # noqa: SLF001
+            function._torchdynamo_disable = True  # type: ignore[attr-defined]  # noqa: SLF001
             _skip(function.__code__)  # nor compiled when it is called
 
 

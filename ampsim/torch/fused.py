@@ -6,7 +6,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from torch import Tensor
-from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
+from torch.optim.optimizer import (
+    _global_optimizer_post_hooks,
+    _global_optimizer_pre_hooks,
+)
 
 
 def is_fused(optimizer: Any) -> bool:
@@ -23,7 +26,9 @@ def divides_by_grad_scale(optimizer: Any) -> bool:
 
 
 def _function(method: Any) -> Any:
-    return getattr(method, "__func__", method)  # a bound method would keep its optimizer
+    return getattr(
+        method, "__func__", method
+    )  # a bound method would keep its optimizer
 
 
 @functools.lru_cache(maxsize=64)
@@ -52,14 +57,21 @@ def restore_attributes(optimizer: Any, saved: Attributes) -> None:
             setattr(optimizer, name, value)
 
 
-def step(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], given: Attributes) -> Any:
+def step(
+    optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], given: Attributes
+) -> Any:
     """Call a fused step with its attributes; remove them, or restore them if the step raises.
 
     torch's own optimizers take no flag for a flag of 0, and then do not subtract it from the step
     count of every parameter. On the CPU the flag is known.
     """
     before, flag = attributes_of(optimizer), given.found_inf
-    if flag is not None and flag.is_cpu and not flag and _is_read_by_torch_alone(optimizer):
+    if (
+        flag is not None
+        and flag.is_cpu
+        and not flag
+        and _is_read_by_torch_alone(optimizer)
+    ):
         flag = None
     optimizer.grad_scale, optimizer.found_inf = given.grad_scale, flag
     try:

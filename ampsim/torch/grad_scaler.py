@@ -146,7 +146,11 @@ class GradScaler(torch.amp.GradScaler):
         check_choice("on_min_scale", on_min_scale, ("clamp", "warn", "raise"))
         self._policy = None if policy is None else PolicyRun(policy)
         if policy is not None:
-            init_scale, min_scale, max_scale = policy.init_scale, policy.min_scale, policy.max_scale
+            init_scale, min_scale, max_scale = (
+                policy.init_scale,
+                policy.min_scale,
+                policy.max_scale,
+            )
         super().__init__(device, init_scale, *constants[1:], enabled)
         self._min_scale = SMALLEST_NORMAL if min_scale is None else min_scale
         self._max_scale = LARGEST if max_scale is None else max_scale
@@ -169,12 +173,17 @@ class GradScaler(torch.amp.GradScaler):
         self._iteration = 0  # for ranks: updates so far
         # The scale of the last scale(), once update() has changed it.
         self._loss_scale: float | Tensor | None = None
-        self._is_unread = False  # update() changed the scale on the CPU, and no loss has it yet
+        self._is_unread = (
+            False  # update() changed the scale on the CPU, and no loss has it yet
+        )
         self._last_states: States = {}  # of the iteration before the last update()
         self._stepped_states: States = {}  # of the iteration of the last step()
 
     def _check_bounds(self, init_scale: float) -> None:
-        bounds: dict[str, Any] = {"min_scale": self._min_scale, "max_scale": self._max_scale}
+        bounds: dict[str, Any] = {
+            "min_scale": self._min_scale,
+            "max_scale": self._max_scale,
+        }
         Rule(init_scale=init_scale, **bounds)
         if self._min_scale < SMALLEST_NORMAL:
             raise ValueError(
@@ -200,7 +209,13 @@ class GradScaler(torch.amp.GradScaler):
             )
         values: dict[str, object] = {"enabled": self._enabled}
         if self._enabled:
-            names = (*_CONSTANTS, "init_scale", "min_scale", "max_scale", "on_min_scale")
+            names = (
+                *_CONSTANTS,
+                "init_scale",
+                "min_scale",
+                "max_scale",
+                "on_min_scale",
+            )
             values |= {name: getattr(self, f"_{name}") for name in names}
             values["check_at_step"] = self._checks_at_step
             values["policy"] = self._policy and self._policy.policy
@@ -209,7 +224,9 @@ class GradScaler(torch.amp.GradScaler):
     # ------------------------------------------------------------------------------ scale
 
     def _lazy_init_scale_growth_tracker(self, dev: torch.device) -> None:
-        with torch.inference_mode(mode=False):  # update() could not write an inference tensor
+        with torch.inference_mode(
+            mode=False
+        ):  # update() could not write an inference tensor
             super()._lazy_init_scale_growth_tracker(dev)
 
     def scale(self, outputs: Any) -> Any:
@@ -275,7 +292,9 @@ class GradScaler(torch.amp.GradScaler):
         if self._ranks is not None:
             self._begin_to_agree(optimizer)
 
-    def unscale_and_clip_(self, optimizer: Optimizer, max_norm: float | Tensor) -> Tensor:
+    def unscale_and_clip_(
+        self, optimizer: Optimizer, max_norm: float | Tensor
+    ) -> Tensor:
         """Unscale gradients and clip their total 2-norm, with one read of the gradients.
 
         Equivalent to `unscale_` and ``torch.nn.utils.clip_grad_norm_``. A fused optimizer does both
@@ -308,11 +327,17 @@ class GradScaler(torch.amp.GradScaler):
         if norm is not None:
             return norm  # type: ignore[no-any-return]
         # The scaler is disabled, or the `_unscale_grads_` of a subclass has divided the gradients.
-        params = [param for group in optimizer.param_groups for param in group["params"]]
+        params = [
+            param for group in optimizer.param_groups for param in group["params"]
+        ]
         return torch.nn.utils.clip_grad_norm_(params, limit)
 
     def _unscale_grads_(
-        self, optimizer: Optimizer, inv_scale: Tensor, found_inf: Tensor, allow_fp16: bool
+        self,
+        optimizer: Optimizer,
+        inv_scale: Tensor,
+        found_inf: Tensor,
+        allow_fp16: bool,
     ) -> dict[torch.device, Tensor]:
         """Divide and check as torch does, but check what the optimizer will step with."""
         allow_fp16 = allow_fp16 or self._allow_fp16
@@ -350,7 +375,11 @@ class GradScaler(torch.amp.GradScaler):
             return None
         for other in self._folded:
             is_pending = states[id(other)]["stage"] is OptState.UNSCALED
-            if is_pending and other is not optimizer and divided.shares_gradients(optimizer, other):
+            if (
+                is_pending
+                and other is not optimizer
+                and divided.shares_gradients(optimizer, other)
+            ):
                 raise RuntimeError(
                     "a gradient that unscale_and_clip_ has left to another optimizer's fused step "
                     "would be divided twice: expected that step first; call scaler.step() with "
@@ -358,7 +387,9 @@ class GradScaler(torch.amp.GradScaler):
                 )
         return divided.undivided(optimizer, self._division_key)
 
-    def _mark_divided(self, optimizer: Optimizer, found_inf: Tensor | None = None) -> None:
+    def _mark_divided(
+        self, optimizer: Optimizer, found_inf: Tensor | None = None
+    ) -> None:
         gradients = self._per_optimizer_states[id(optimizer)].pop("gradients", None)
         if gradients is None:
             divided.mark(optimizer, self._division_key, found_inf=found_inf)
@@ -380,19 +411,25 @@ class GradScaler(torch.amp.GradScaler):
                 "optimizer before update(), or scale a new loss"
             )
 
-    def _groups(self, optimizer: Optimizer, allow_fp16: bool, **options: Any) -> collect.Groups:
+    def _groups(
+        self, optimizer: Optimizer, allow_fp16: bool, **options: Any
+    ) -> collect.Groups:
         groups = collect.gradients(optimizer, allow_fp16=allow_fp16, **options)
         return groups if self._ranks is None else self._ranks.own_part(groups)
 
     def _divide_and_clip(
-        self, optimizer: Any, state: dict[str, Any], rest: list[Tensor] | None, allow_fp16: bool
+        self,
+        optimizer: Any,
+        state: dict[str, Any],
+        rest: list[Tensor] | None,
+        allow_fp16: bool,
     ) -> FoundInf:
         if rest is not None:
             raise RuntimeError(
                 "unscale_and_clip_ of gradients that another optimizer has divided: expected each "
                 "parameter in one optimizer; call unscale_ for both, then clip_grad_norm_"
             )
-        assert self._scale is not None  # noqa: S101 - torch's unscale_ has checked it
+        assert self._scale is not None  # noqa: S101
         folds = fused.divides_by_grad_scale(optimizer)
         groups = collect.gradients(optimizer, allow_fp16=folds or allow_fp16, sums=True)
         if isinstance(groups, collect.PlainGroups):
@@ -400,7 +437,11 @@ class GradScaler(torch.amp.GradScaler):
         self._observe(optimizer, groups)
         below_one = self._may_be_below_one()
         state["norm"], found, divisor = unscale_and_clip_(
-            groups, self._scale, state["max_norm"], folds=folds, may_be_below_one=below_one
+            groups,
+            self._scale,
+            state["max_norm"],
+            folds=folds,
+            may_be_below_one=below_one,
         )
         if divisor is not None:
             self._fold(optimizer, divisor, next(iter(found.values())))
@@ -418,8 +459,13 @@ class GradScaler(torch.amp.GradScaler):
     def _check_inf_per_device(self, optimizer: Optimizer) -> dict[Any, Tensor]:
         """Record whether gradients that a fused step will divide are finite before and after."""
         scale = self._scale
-        is_ours = getattr(self._unscale_grads_, "__func__", None) is GradScaler._unscale_grads_
-        if scale is None or not is_ours:  # torch raises, or calls a client's `_unscale_grads_`
+        is_ours = (
+            getattr(self._unscale_grads_, "__func__", None)
+            is GradScaler._unscale_grads_
+        )
+        if (
+            scale is None or not is_ours
+        ):  # torch raises, or calls a client's `_unscale_grads_`
             found = FoundInf(super()._check_inf_per_device(optimizer))
         else:
             groups, found = self._groups(optimizer, allow_fp16=True), FoundInf()
@@ -431,7 +477,9 @@ class GradScaler(torch.amp.GradScaler):
                 if is_plain:
                     state["gradients"] = next(iter(groups.values()))
             if self._may_be_below_one():
-                unscale.check_unscaled(groups, lambda device: copied(scale, device), found)
+                unscale.check_unscaled(
+                    groups, lambda device: copied(scale, device), found
+                )
             else:
                 unscale.check(groups, found)
             state["found_inf_per_device"] = found
@@ -450,12 +498,19 @@ class GradScaler(torch.amp.GradScaler):
 
     def _begin_to_agree(self, optimizer: Optimizer) -> None:
         """Start the all-reduce of an optimizer's flags; `_join` waits for it."""
-        assert self._ranks is not None  # noqa: S101 - for the type checker
+        assert self._ranks is not None  # noqa: S101
         state = self._per_optimizer_states[id(optimizer)]
-        flags, observed = [*state["found_inf_per_device"].values()], state.get("observed")
+        flags, observed = (
+            [*state["found_inf_per_device"].values()],
+            state.get("observed"),
+        )
         amax = None if observed is None else observed.amax
-        begin = functools.partial(self._ranks.begin, optimizer, self._iteration, flags, amax)
-        state["join"] = lambda: begin()()  # a call that fails here fails again at the next look
+        begin = functools.partial(
+            self._ranks.begin, optimizer, self._iteration, flags, amax
+        )
+        state["join"] = lambda: (
+            begin()()
+        )  # a call that fails here fails again at the next look
         state["join"] = begin()
 
     def _join(self, state: dict[str, Any]) -> None:
@@ -475,11 +530,13 @@ class GradScaler(torch.amp.GradScaler):
         self._join(state)
         found: dict[torch.device, Tensor] = state["found_inf_per_device"]
         if len(found) != 1:
-            assert self._scale is not None  # noqa: S101 - for the type checker
+            assert self._scale is not None  # noqa: S101
             home = next(iter(found), self._scale.device)
             flags = [copied(flag, home) for flag in found.values()]
             none = torch.zeros((), dtype=torch.float32, device=home)
-            state["found_inf_per_device"] = found = {home: torch.stack([none, *flags]).amax()}
+            state["found_inf_per_device"] = found = {
+                home: torch.stack([none, *flags]).amax()
+            }
         return found
 
     def _check_again(self, optimizer: Optimizer) -> None:
@@ -519,7 +576,9 @@ class GradScaler(torch.amp.GradScaler):
             result = self._step_fused(optimizer, args, kwargs)
         else:
             looks = self._ranks is not None or self._checks_at_step
-            if looks and not fused.is_fused(optimizer):  # else its step looks at the scaler
+            if looks and not fused.is_fused(
+                optimizer
+            ):  # else its step looks at the scaler
                 self._prepare(optimizer)
             result = super().step(optimizer, *args, **kwargs)
         self._stepped_states = states = self._per_optimizer_states
@@ -536,7 +595,9 @@ class GradScaler(torch.amp.GradScaler):
             self._check_again(optimizer)
         self._join(state)
 
-    def _step_fused(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _step_fused(
+        self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """Step as torch does, without a look at the signature of each step."""
         self._check_scale_growth_tracker("step")
         state = self._per_optimizer_states[id(optimizer)]
@@ -574,7 +635,9 @@ class GradScaler(torch.amp.GradScaler):
         report = StepReport()
         for state in [*self._stepped_states.values()]:
             if "optimizer" in state:
-                report.add(state["optimizer"], [*state["found_inf_per_device"].values()])
+                report.add(
+                    state["optimizer"], [*state["found_inf_per_device"].values()]
+                )
         return report
 
     # ----------------------------------------------------------------------------- update
@@ -601,7 +664,9 @@ class GradScaler(torch.amp.GradScaler):
         else:
             new_scale = self._decide(before, [*states.values()])
         if self._interval_is_new:
-            tracker.clamp_(max=self._growth_interval - 1)  # torch's kernel compares by ==
+            tracker.clamp_(
+                max=self._growth_interval - 1
+            )  # torch's kernel compares by ==
         try:
             super().update(new_scale)
         except BaseException:
@@ -618,20 +683,30 @@ class GradScaler(torch.amp.GradScaler):
             self._is_unread = after != before
         self._end_iteration(states)
 
-    def _decide(self, scale: float | Tensor, states: list[dict[str, Any]]) -> float | None:
+    def _decide(
+        self, scale: float | Tensor, states: list[dict[str, Any]]
+    ) -> float | None:
         """Return a policy's next scale; else None, with one flag in place of several."""
         if self._ranks is not None:
             for state in states:
                 self._join(state)
-        flags = [flag for state in states for flag in state["found_inf_per_device"].values()]
+        flags = [
+            flag for state in states for flag in state["found_inf_per_device"].values()
+        ]
         if not flags:
             return None  # torch raises
         if self._on_min_scale != "clamp":
             self._check_min_scale(float(scale), flags)
         if self._policy is not None:
-            observed = [state["observed"] for state in states if state.get("observed") is not None]
+            observed = [
+                state["observed"]
+                for state in states
+                if state.get("observed") is not None
+            ]
             return self._policy.next_scale(any(flags), observed, float(scale))
-        if len(flags) > 1:  # torch would add to the first in place, which `last_step` has
+        if (
+            len(flags) > 1
+        ):  # torch would add to the first in place, which `last_step` has
             home = flags[0].device
             total = torch.stack([copied(flag, home) for flag in flags]).sum()
             self._per_optimizer_states = {0: {"found_inf_per_device": {home: total}}}
@@ -720,7 +795,11 @@ class GradScaler(torch.amp.GradScaler):
             torch's five keys; with a policy also its name and its state. {} if disabled.
         """
         saved = super().state_dict()
-        return saved if self._policy is None or not saved else saved | self._policy.state_dict()
+        return (
+            saved
+            if self._policy is None or not saved
+            else saved | self._policy.state_dict()
+        )
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state dict of this class or of torch's. A call that raises changes nothing.
@@ -760,8 +839,14 @@ class GradScaler(torch.amp.GradScaler):
         self._check_constants(**{name: saved[name] for name in _CONSTANTS})
         saved["scale"] = self._check_scale("scale", saved["scale"])
         tracker = saved["_growth_tracker"]
-        tracker = int(tracker) if isinstance(tracker, float) and tracker.is_integer() else tracker
-        saved["_growth_tracker"] = as_int("_growth_tracker", tracker, 0, "load an unchanged dict")
+        tracker = (
+            int(tracker)
+            if isinstance(tracker, float) and tracker.is_integer()
+            else tracker
+        )
+        saved["_growth_tracker"] = as_int(
+            "_growth_tracker", tracker, 0, "load an unchanged dict"
+        )
         if self._ranks is not None:
             self._ranks.check_equal("load_state_dict", saved)
         return saved
@@ -784,7 +869,9 @@ class GradScaler(torch.amp.GradScaler):
 def _check_max_norm(max_norm: Any) -> float:
     is_number = isinstance(max_norm, numbers.Real)
     if not is_number and not (isinstance(max_norm, Tensor) and max_norm.numel() == 1):
-        raise TypeError(f"max_norm={max_norm!r}: expected a number; pass a float such as 1.0")
+        raise TypeError(
+            f"max_norm={max_norm!r}: expected a number; pass a float such as 1.0"
+        )
     norm = float(max_norm)
     if not norm >= 0:
         raise ValueError(

@@ -67,7 +67,10 @@ class Job:
     def end(self, value: Any, error: BaseException | None) -> None:
         """Store the outcome, unless there is one, and wake the threads that wait for it."""
         if self.outcome is None:
-            self.outcome, self._work = (value, error), None  # no longer holds what the work held
+            self.outcome, self._work = (
+                (value, error),
+                None,
+            )  # no longer holds what the work held
             if error is not None and self.on_error is not None:
                 self.on_error(error)
         self._shared.wake()
@@ -271,7 +274,9 @@ class OptimizerThread:
         queue.check_runs()
         error = queue.closed
         if error is not None and not isinstance(error, ClosedError):
-            raise RuntimeError(f"work on the optimizer thread failed: {error!r}") from error
+            raise RuntimeError(
+                f"work on the optimizer thread failed: {error!r}"
+            ) from error
 
     def _run(self) -> None:
         if self.device.type != "cpu":

@@ -52,7 +52,9 @@ class PolicyRun:
         if not (self.policy.needs and groups):
             return None
         home = scale.device
-        peaks = [unscale.largest(part).to(home, torch.float64) for part in groups.values()]
+        peaks = [
+            unscale.largest(part).to(home, torch.float64) for part in groups.values()
+        ]
         grads = [grad for part in groups.values() for grad in part]
         at_top = None
         if "saturated" in self.policy.needs:
@@ -62,7 +64,9 @@ class PolicyRun:
         amax = torch.stack(peaks).amax() / scale.double()
         return Observed(amax, at_top, sum(grad.numel() for grad in grads))
 
-    def next_scale(self, found_inf: bool, observed: Sequence[Observed], scale: float) -> float:
+    def next_scale(
+        self, found_inf: bool, observed: Sequence[Observed], scale: float
+    ) -> float:
         """Return the scale after an iteration; `scale` is the one that it used.
 
         Args:
@@ -75,7 +79,9 @@ class PolicyRun:
         seen = Observation(found_inf)
         if self.policy.needs:
             amax = max((float(one.amax) for one in observed), default=0.0)
-            at_top = sum(float(one.at_top) for one in observed if one.at_top is not None)
+            at_top = sum(
+                float(one.at_top) for one in observed if one.at_top is not None
+            )
             elements = sum(one.elements for one in observed)
             seen = Observation(found_inf, amax, at_top / max(1, elements))
         self._state = update(self.policy, self._state, seen)

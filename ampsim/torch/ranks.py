@@ -12,7 +12,9 @@ from torch.optim import Optimizer
 from ampsim.torch.gradients.collect import Groups
 from ampsim.torch.gradients.divided import reference
 
-Joined = tuple[Tensor, Tensor]  # the largest flag and the largest amax of all ranks; both ()
+Joined = tuple[
+    Tensor, Tensor
+]  # the largest flag and the largest amax of all ranks; both ()
 
 
 class Ranks:
@@ -40,7 +42,9 @@ class Ranks:
         # by id: a reference that shows whether the id still belongs to the same optimizer
         self._numbers: dict[int, tuple[Callable[[], Any], int]] = {}
         self._count = 0
-        self._arriving: list[tuple[Tensor, torch.Event]] = []  # keys on their way to the host
+        self._arriving: list[
+            tuple[Tensor, torch.Event]
+        ] = []  # keys on their way to the host
 
     def check_equal(self, call: str, values: dict[str, object]) -> None:
         """Raise ValueError on all ranks if a named value differs between ranks."""
@@ -51,13 +55,19 @@ class Ranks:
         for name in dict.fromkeys(name for one in everyone for name in one):
             ours = [one.get(name) for one in everyone]
             if len(set(ours)) > 1:
-                by_rank = ", ".join(f"{name}={v} on rank {rank}" for rank, v in enumerate(ours))
+                by_rank = ", ".join(
+                    f"{name}={v} on rank {rank}" for rank, v in enumerate(ours)
+                )
                 raise ValueError(
                     f"{call} with {by_rank}: expected equal values on all ranks of the group"
                 )
 
     def begin(
-        self, optimizer: Optimizer, key: int, flags: list[Tensor], amax: Tensor | None = None
+        self,
+        optimizer: Optimizer,
+        key: int,
+        flags: list[Tensor],
+        amax: Tensor | None = None,
     ) -> Callable[[], Joined]:
         """Start one asynchronous all-reduce of an optimizer's flags.
 
@@ -75,10 +85,15 @@ class Ranks:
         """
         self._raise_arrived()
         numbers = (key, self._number(optimizer))
-        keys = [*numbers, *(-number for number in numbers)]  # a MAX of both shows whether all agree
+        keys = [
+            *numbers,
+            *(-number for number in numbers),
+        ]  # a MAX of both shows whether all agree
         sent = torch.tensor([*keys, 0, 0], dtype=torch.float64, device=self._device)
         if flags:
-            sent[4] = torch.stack([flag.to(sent.device).double() for flag in flags]).amax()
+            sent[4] = torch.stack(
+                [flag.to(sent.device).double() for flag in flags]
+            ).amax()
         if amax is not None:
             sent[5] = amax.to(sent.device).double().nan_to_num(torch.inf, torch.inf)
         with _missing("found_inf"):
@@ -130,7 +145,9 @@ class Ranks:
 
 def _check_equal_keys(keys: Tensor) -> None:
     """Raise RuntimeError unless the largest iteration and number are the smallest too."""
-    iteration, number, first_iteration, first_number = (int(abs(key)) for key in keys.tolist())
+    iteration, number, first_iteration, first_number = (
+        int(abs(key)) for key in keys.tolist()
+    )
     if (iteration, number) != (first_iteration, first_number):
         raise RuntimeError(
             f"the ranks did not agree on found_inf: they are at iterations {first_iteration} to "

@@ -43,7 +43,9 @@ class GradScaler(AsyncGradScaler):
     ) -> None:
         stream = sys.modules.get("roundpipe.optim_stream")
         if executor is None and enabled:
-            executor = OptimizerThread() if stream is None else stream.launch_optim_kernel
+            executor = (
+                OptimizerThread() if stream is None else stream.launch_optim_kernel
+            )
         self.executor = executor
         numbers = (init_scale, growth_factor, backoff_factor, growth_interval, enabled)
         super().__init__("cpu", *numbers, depth=depth, executor=executor, **options)

@@ -106,7 +106,9 @@ class SharedState(Generic[S]):
 
     def _open_gates(self) -> None:
         while self._gates:
-            with suppress(RuntimeError):  # already open: an interrupt struck before the pop
+            with suppress(
+                RuntimeError
+            ):  # already open: an interrupt struck before the pop
                 self._gates[-1].release()
             self._gates.pop()
 

@@ -72,7 +72,7 @@ def _state(leaf: Tensor) -> tuple[Tensor | None, int]:
     grad = leaf.grad
     if grad is None or grad.is_inference():
         return None, 0
-    return grad, grad._version  # noqa: SLF001 - it has no public name
+    return grad, grad._version  # noqa: SLF001
 
 
 def _leaves_of(output: Tensor) -> Iterable[Tensor]:

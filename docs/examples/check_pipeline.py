@@ -1,6 +1,7 @@
 """Check an fp16 pipeline on your own stages: call `problems` on each rank.
 
-The stages train in fp16 at two loss scales, and one process trains them in float32 without a scaler.
+The stages train in fp16 at two loss scales, and one process trains them in float32 without a
+scaler.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -30,7 +31,8 @@ def problems(
         train: Trains this rank's stage: `train(stage, batches, scale, max_norm)` returns the loss
             scale at the end.
         make_stages: Returns all stages, one per rank, with the same weights at each call.
-        make_optimizer: Returns the optimizer that `train` uses. SGD shows wrong factors, Adam does not.
+        make_optimizer: Returns the optimizer that `train` uses. SGD shows wrong factors, Adam does
+            not.
         loss: Mean loss of a batch, `loss(outputs, targets)`, a scalar tensor.
         batches: Batches without an overflow at a loss scale of 1024.
         overflow: A batch that overflows in at least one stage at a loss scale of 1024.

@@ -1,7 +1,8 @@
-"""Train two pipeline stages in fp16 with dynamic loss scaling: `torchrun --nproc-per-node 2 pipeline.py`.
+"""Train two pipeline stages in fp16 with dynamic loss scaling: `torchrun --nproc-per-node 2
+pipeline.py`.
 
-The schedule calls backward, so the scale goes into the loss function that the schedule gets. The loop
-unscales after the last micro-batch, and all stages share one found_inf.
+The schedule calls backward, so the scale goes into the loss function that the schedule gets. The
+loop unscales after the last micro-batch, and all stages share one found_inf.
 """
 
 import os
@@ -46,7 +47,9 @@ def layers() -> list[nn.Module]:
 
 def clip(parameters: list[nn.Parameter], max_norm: float) -> None:
     """Clip by the norm over all stages."""
-    squares = torch.stack([parameter.grad.square().sum() for parameter in parameters]).sum()
+    squares = torch.stack(
+        [parameter.grad.square().sum() for parameter in parameters]
+    ).sum()
     dist.all_reduce(squares)
     nn.utils.clip_grads_with_norm_(parameters, max_norm, squares.sqrt())
 
@@ -78,7 +81,9 @@ def train(
         return scaler.scale(loss(outputs, targets))
 
     stage = PipelineStage(module, rank, last + 1, torch.device("cpu"))
-    schedule = SCHEDULES[name](stage, MICRO_BATCHES, loss_fn=scaled_loss, scale_grads=True)
+    schedule = SCHEDULES[name](
+        stage, MICRO_BATCHES, loss_fn=scaled_loss, scale_grads=True
+    )
     for inputs, targets in batches:
         optimizer.zero_grad()
         scaler.scale(torch.zeros(()))  # the first call creates the scale, on each stage
@@ -97,7 +102,9 @@ def main() -> None:
     """Train three steps with each schedule."""
     dist.init_process_group("gloo")
     generator = torch.Generator().manual_seed(1)
-    batches = [(torch.randn(8, 4, generator=generator), torch.randn(8, 4, generator=generator))]
+    batches = [
+        (torch.randn(8, 4, generator=generator), torch.randn(8, 4, generator=generator))
+    ]
     for name in SCHEDULES:
         scale = train(name, layers()[dist.get_rank()], batches * 3, 1024.0, 1.0)
         print(f"rank {os.environ['RANK']}, {name}: loss scale {scale:g}")

@@ -11,8 +11,12 @@ from ampsim.runs import watch
 BLOCKS, STEPS = 40, 100  # a block has one sample of the exponents
 
 
-def make_step(width: int, layers: int, batch: int, file: str | None) -> Callable[[], None]:
-    """Return a training step of a multilayer perceptron in float32; with a file, the step is recorded."""
+def make_step(
+    width: int, layers: int, batch: int, file: str | None
+) -> Callable[[], None]:
+    """Return a training step of a multilayer perceptron in float32; with a file, the step is
+    recorded.
+    """
     torch.manual_seed(0)
     blocks = [(torch.nn.Linear(width, width), torch.nn.ReLU()) for _ in range(layers)]
     model = torch.nn.Sequential(*[module for block in blocks for module in block])
@@ -43,7 +47,10 @@ def main() -> None:
     torch.set_num_threads(1)
     for width, layers, batch in ((64, 4, 32), (64, 32, 32), (256, 8, 64)):
         file = f"{tempfile.mkdtemp()}/run.jsonl"
-        arms = [make_step(width, layers, batch, None), make_step(width, layers, batch, file)]
+        arms = [
+            make_step(width, layers, batch, None),
+            make_step(width, layers, batch, file),
+        ]
         times: list[list[float]] = [[], []]
         for _ in range(BLOCKS):
             for step, seconds in zip(arms, times, strict=True):
@@ -52,7 +59,9 @@ def main() -> None:
                     step()
                 seconds.append((time.process_time() - start) / STEPS)
         bare, watched = map(quartile, times)
-        print(f"{layers} x {width}: {bare * 1e3:.2f} ms, with watch {watched / bare:.2f} times")
+        print(
+            f"{layers} x {width}: {bare * 1e3:.2f} ms, with watch {watched / bare:.2f} times"
+        )
 
 
 if __name__ == "__main__":

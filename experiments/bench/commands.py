@@ -48,7 +48,13 @@ def explain(folder: Path, lines: int, trials: int) -> list[Row]:
     start = repeat(lambda: cpu("-m", "ampsim", "explain", str(short)), trials)
     floor = repeat(lambda: own(split), trials)
     ours = [1e6 * (a - b) / lines for a, b in zip(whole, start, strict=True)]
-    row = Row("ampsim explain", "floor", "us a line", ours, [1e6 * each / lines for each in floor])
+    row = Row(
+        "ampsim explain",
+        "floor",
+        "us a line",
+        ours,
+        [1e6 * each / lines for each in floor],
+    )
     return [row._replace(figure=TIME, goal=8.0), row]
 
 
@@ -79,7 +85,9 @@ def lint(folder: Path, files: int, trials: int) -> list[Row]:
     ours = [1e3 * (a - b) / len(chosen) for a, b in zip(whole, start, strict=True)]
     count = sum(text.count("\n") for text in chosen.values()) // len(chosen)
     name = f"ampsim lint, {len(chosen)} files of {count} lines"
-    row = Row(name, "floor", "ms a file", ours, [1e3 * each / len(chosen) for each in floor])
+    row = Row(
+        name, "floor", "ms a file", ours, [1e3 * each / len(chosen) for each in floor]
+    )
     return [row._replace(figure=TIME, goal=30.0), row]
 
 

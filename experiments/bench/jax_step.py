@@ -49,9 +49,13 @@ def with_jmp(scale: Tree, params: Tree, state: Tree, loss: Loss) -> Carry:
     return stepped(scale.adjust(finite), finite, params, state, grads)
 
 
-def stepped(scale: Tree, finite: jax.Array, params: Tree, state: Tree, grads: Tree) -> Carry:
+def stepped(
+    scale: Tree, finite: jax.Array, params: Tree, state: Tree, grads: Tree
+) -> Carry:
     updates, after = SGD.update(grads, state, params)
-    moved = select_tree(finite, (optax.apply_updates(params, updates), after), (params, state))
+    moved = select_tree(
+        finite, (optax.apply_updates(params, updates), after), (params, state)
+    )
     return scale, *moved
 
 
@@ -66,7 +70,9 @@ def constant(optimizer: Any) -> Step:
     """Return a step with a constant scale, whose checks are those of the optimizer."""
 
     def step(scale: Tree, params: Tree, state: Tree, loss: Loss) -> Carry:
-        grads = jax.tree.map(lambda g: g / scale, jax.grad(lambda p: loss(p) * scale)(params))
+        grads = jax.tree.map(
+            lambda g: g / scale, jax.grad(lambda p: loss(p) * scale)(params)
+        )
         updates, state = optimizer.update(grads, state, params)
         return scale, optax.apply_updates(params, updates), state
 
@@ -112,7 +118,10 @@ class Trial:
         self.steps: dict[str, Callable[[Carry], Carry]] = {}
         self.carry: dict[str, Carry] = {}
         for arm, (step, optimizer) in ARMS.items():
-            params = [{"w": jnp.array(w * width**-0.5), "b": jnp.zeros(width)} for w in weights]
+            params = [
+                {"w": jnp.array(w * width**-0.5), "b": jnp.zeros(width)}
+                for w in weights
+            ]
             self.carry[arm] = (first_scale(arm), params, optimizer.init(params))
             self.steps[arm] = compiled(step, x)
 
@@ -137,7 +146,10 @@ class Trial:
         floor = jax.tree.leaves(self.carry["floor"][1])
         for arm, (_, params, _) in self.carry.items():
             pairs = zip(jax.tree.leaves(params), floor, strict=True)
-            require_same(f"parameters, {arm}", all(np.allclose(a, b, 1e-3, 1e-6) for a, b in pairs))
+            require_same(
+                f"parameters, {arm}",
+                all(np.allclose(a, b, 1e-3, 1e-6) for a, b in pairs),
+            )
 
 
 def compiled(step: Step, x: jax.Array) -> Callable[[Carry], Carry]:
@@ -161,10 +173,14 @@ def ready(carry: Carry) -> Carry:
     return jax.block_until_ready(carry)  # type: ignore[no-untyped-call,no-any-return]
 
 
-def measure(sizes: Sequence[str] = SIZES, rounds: int = 200, trials: int = 5) -> list[Row]:
+def measure(
+    sizes: Sequence[str] = SIZES, rounds: int = 200, trials: int = 5
+) -> list[Row]:
     """Time every arm at every size."""
     rows = [row for size in sizes for row in measure_time(size, rounds, trials)]
-    return rows + [row for size in COMPILED for row in measure_compilation(size, trials)]
+    return rows + [
+        row for size in COMPILED for row in measure_compilation(size, trials)
+    ]
 
 
 def measure_time(size: str, rounds: int, trials: int) -> list[Row]:
@@ -191,7 +207,15 @@ def measure_compilation(size: str, trials: int) -> list[Row]:
 def compared(work: str, unit: str, figures: Mapping[str, list[float]]) -> list[Row]:
     """Return one row per pair, with the goal of no more than theirs, or no goal for the floor."""
     return [
-        Row(f"{work}, {us}", them, unit, figures[us], figures[them], SHARE, goal_of(them))
+        Row(
+            f"{work}, {us}",
+            them,
+            unit,
+            figures[us],
+            figures[them],
+            SHARE,
+            goal_of(them),
+        )
         for them, us in PAIRS
         if them in figures
     ]
@@ -206,7 +230,9 @@ def one_thread() -> None:
 
     A small program may run there or on XLA's thread, as it happens.
     """
-    os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+    os.environ["XLA_FLAGS"] = (
+        "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+    )
     name = "jax_cpu_enable_async_dispatch"
     jax.config.update(name, val=False)  # type: ignore[no-untyped-call]
 

@@ -67,7 +67,9 @@ def fold(
     """
     held: Any = np.float32(start)
     due, skips, changes = interval, 0, 0
-    for step in range(np.uint64(len(thresholds))):  # unsigned: no test for an index from the end
+    for step in range(
+        np.uint64(len(thresholds))
+    ):  # unsigned: no test for an index from the end
         overflow = held > thresholds[step]
         if overflow or np.int64(step) + 1 == due:
             due = int(np.int64(step)) + 1 + interval
@@ -113,7 +115,9 @@ def compare(name: str, thresholds: Trace, rounds: int, trials: int) -> list[Row]
     times = {way: [trial[way] for trial in found] for way in found[0]}
     replay, indexed = f"{name}, replay", f"{name}, index and replay"
     return [
-        Row(replay, "compiled fold", "us", times["replay"], times["fold"], SPEEDUP, 8.0),
+        Row(
+            replay, "compiled fold", "us", times["replay"], times["fold"], SPEEDUP, 8.0
+        ),
         Row(indexed, "compiled fold", "us", times["indexed"], times["fold"], SPEEDUP),
         Row(indexed, "floor", "us", times["indexed"], times["floor"], SHARE),
     ]

@@ -15,7 +15,17 @@ from ampsim.runs.record import data_file
 from experiments.runner import device, provenance
 
 FOLDER = provenance.ROOT / "build" / "bench"
-COLUMNS = ("work", "held against", "unit", "ours", "theirs", "figure", "", "goal", "met")
+COLUMNS = (
+    "work",
+    "held against",
+    "unit",
+    "ours",
+    "theirs",
+    "figure",
+    "",
+    "goal",
+    "met",
+)
 SPEEDUP, SHARE, TIME = "theirs / ours", "ours / theirs", "ours"
 
 
@@ -42,7 +52,7 @@ class Row(NamedTuple):
     def is_met(self) -> bool:
         """Tell whether the middle trial reaches the goal."""
         middle = statistics.median(self.figures())
-        assert self.goal is not None  # noqa: S101 - asked of rows with a goal
+        assert self.goal is not None  # noqa: S101
         return middle >= self.goal if self.figure == SPEEDUP else middle <= self.goal
 
     def cells(self) -> list[str]:
@@ -99,4 +109,6 @@ def require_same(what: str, same: bool) -> None:
         RuntimeError: `same` is false.
     """
     if not same:
-        raise RuntimeError(f"{what}: expected the same from both sides; do not compare their times")
+        raise RuntimeError(
+            f"{what}: expected the same from both sides; do not compare their times"
+        )

@@ -19,7 +19,10 @@ from ampsim.torch.gradients import unscale
 from experiments.bench.report import SHARE, SPEEDUP, Row, require_same, run
 from experiments.bench.rounds import in_turn
 
-GOALS = {"400x1000": 1.4, "50x400000": 1.3}  # tensors x elements: the whole step, with the clip
+GOALS = {
+    "400x1000": 1.4,
+    "50x400000": 1.3,
+}  # tensors x elements: the whole step, with the clip
 MAX_NORM = 1.0
 
 
@@ -53,7 +56,9 @@ class Trial:
     def once(self, arm: str) -> Seconds:
         """Time a backward pass and one arm; the gradient is 1e-3 of the pattern."""
         self.optimizer.zero_grad(set_to_none=False)
-        loss = 1e-3 * torch.stack([torch.dot(p, self.pattern) for p in self.params]).sum()
+        loss = (
+            1e-3 * torch.stack([torch.dot(p, self.pattern) for p in self.params]).sum()
+        )
         scaled, _ = (scaler.scale(loss) for scaler in (self.torch, self.ours))
         process, thread = time.process_time(), time.thread_time()
         scaled.backward()  # type: ignore[no-untyped-call]
@@ -70,7 +75,9 @@ class Trial:
         self.step(self.torch)
 
     def ours_clip(self) -> None:
-        self.norms["ours"] = float(self.ours.unscale_and_clip_(self.optimizer, MAX_NORM))
+        self.norms["ours"] = float(
+            self.ours.unscale_and_clip_(self.optimizer, MAX_NORM)
+        )
         self.step(self.ours)
 
     def floor(self) -> None:
@@ -84,7 +91,9 @@ class Trial:
         del optimizer.grad_scale, optimizer.found_inf
 
 
-def measure(sizes: Sequence[str] = tuple(GOALS), rounds: int = 16, trials: int = 5) -> list[Row]:
+def measure(
+    sizes: Sequence[str] = tuple(GOALS), rounds: int = 16, trials: int = 5
+) -> list[Row]:
     """Time every size."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -109,11 +118,15 @@ def rows(size: str, trials: Sequence[dict[str, list[Seconds]]]) -> list[Row]:
     def above(arm: str, clock: str) -> list[float]:
         """Return microseconds above the backward pass, the median of each trial."""
         pairs = ((times[arm], times["backward"]) for times in trials)
-        return [1e6 * (middle(whole, clock) - middle(part, clock)) for whole, part in pairs]
+        return [
+            1e6 * (middle(whole, clock) - middle(part, clock)) for whole, part in pairs
+        ]
 
     def compare(work: str, ours: str, theirs: str, clock: str = "process") -> Row:
         against = theirs.removesuffix(" clip")
-        return Row(f"{size}, {work}", against, "us", above(ours, clock), above(theirs, clock))
+        return Row(
+            f"{size}, {work}", against, "us", above(ours, clock), above(theirs, clock)
+        )
 
     clip = compare("clip", "ours clip", "torch clip")
     plain = compare("no clip, the calling thread", "ours", "torch", "thread")

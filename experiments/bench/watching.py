@@ -75,7 +75,9 @@ class Trial:
         elif arm == "wandb":
             self.tracker.log({"watched": 1})
         elif arm == "floor":
-            grads = [p.grad for p in self.models[arm].parameters() if p.grad is not None]
+            grads = [
+                p.grad for p in self.models[arm].parameters() if p.grad is not None
+            ]
             _ = [grad.histc(bins=BINS).cpu() for grad in grads]
 
     def require_same(self) -> None:
@@ -88,7 +90,9 @@ class Trial:
         require_same("elements counted", counted == sum(p.numel() for p in bare))
 
 
-def measure(sizes: Sequence[str] = SIZES, rounds: int = 12, trials: int = 5) -> list[Row]:
+def measure(
+    sizes: Sequence[str] = SIZES, rounds: int = 12, trials: int = 5
+) -> list[Row]:
     """Time every model."""
     torch.set_num_threads(1)
     return [row for size in sizes for row in rows(size, rounds, trials)]
@@ -105,10 +109,14 @@ def rows(size: str, rounds: int, trials: int) -> list[Row]:
             trial.require_same()
         for arm in ARMS:
             pairs = zip(times[arm], times["bare"], strict=True)
-            added[arm].append(statistics.median(watched - bare for watched, bare in pairs))
+            added[arm].append(
+                statistics.median(watched - bare for watched, bare in pairs)
+            )
     found = []
     for arm in ("probe", "watch"):
-        row = Row(f"GPT {size}, {arm}", "floor", "us added", added[arm], added["floor"], SHARE)
+        row = Row(
+            f"GPT {size}, {arm}", "floor", "us added", added[arm], added["floor"], SHARE
+        )
         peer = row._replace(against="wandb.watch", theirs=added["wandb"])
         found += [peer._replace(figure=SPEEDUP, goal=10.0), row]
     return found
@@ -123,7 +131,9 @@ def offline() -> Iterator[wandb.Run]:
     with tempfile.TemporaryDirectory(prefix="ampsim-wandb-") as folder:
         for name in ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR"):
             os.environ[name] = folder
-        tracker = wandb.init(project="ampsim", mode="offline", dir=folder, settings=settings)
+        tracker = wandb.init(
+            project="ampsim", mode="offline", dir=folder, settings=settings
+        )
         try:
             yield tracker
         finally:

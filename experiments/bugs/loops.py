@@ -1,6 +1,7 @@
 """Training loops that are wrong, each as in a public thread, with the check that must catch it.
 
-A bug is a step, given a `Trainer` and a batch; what it sets up, saves or loads otherwise stands in its decorator.
+A bug is a step, given a `Trainer` and a batch; what it sets up, saves or loads otherwise stands in
+its decorator.
 """
 
 from collections.abc import Callable
@@ -24,7 +25,9 @@ SPLIT, LEARNS = "micro_batches_equal_one_batch", "step_changes_parameters"
 
 @dataclass(frozen=True)
 class Bug:
-    """A loop with one bug, the check that must catch it, the thread that it is from, and the array that shows it."""
+    """A loop with one bug, the check that must catch it, the thread that it is from, and the array
+    that shows it.
+    """
 
     make: Callable[..., Loop]
     check: str
@@ -52,13 +55,16 @@ def bug(check, thread, setup=lambda t: None, *, save=None, load=None, optimizer=
             )
 
         make.__name__ = step.__name__
-        BUGS[step.__name__] = Bug(make, check, f"https://github.com/{repository}/issues/{number}")
+        BUGS[step.__name__] = Bug(
+            make, check, f"https://github.com/{repository}/issues/{number}"
+        )
         return step
 
     return register
 
 
-# ------------------------------------------------------------------------------------------- the scale is invisible
+# ------------------------------------------------------------------------------------------- the
+# scale is invisible
 
 
 @bug(SCALE, "redai-studio/Relax#44")
@@ -90,7 +96,9 @@ def areal_1659_one_branch_not_scaled(t, batch):
 
 
 class Inject(torch.autograd.Function):
-    """The auxiliary scaler of Megatron-LM: adds the gradient of a loss while another one's flows back."""
+    """The auxiliary scaler of Megatron-LM: adds the gradient of a loss while another one's flows
+    back.
+    """
 
     @staticmethod
     def forward(ctx, output, loss):
@@ -142,7 +150,9 @@ def tnt_354_scaled_loss_logged(t, batch):
 def apex_1030_trust_ratio_of_scaled_gradients(t, batch):
     t.backward(batch)
     for param in t.params():
-        param.grad *= param.detach().norm() / (param.grad.norm() + 1e-3 * param.detach().norm())
+        param.grad *= param.detach().norm() / (
+            param.grad.norm() + 1e-3 * param.detach().norm()
+        )
     t.update()
 
 
@@ -164,7 +174,8 @@ def fastai_3049_smoothed_loss_is_scaled(t, batch):
     t.update()
 
 
-# ---------------------------------------------------------------------------------- a skipped step never happened
+# ---------------------------------------------------------------------------------- a skipped step
+# never happened
 
 
 @bug(SKIP, "Lightning-AI/pytorch-lightning#18828", Trainer.schedule)
@@ -189,7 +200,9 @@ def lerobot_4652_average_goes_on(t, batch):
     t.state["ema"].update_parameters(t.model)
 
 
-@bug(SKIP, "deepspeedai/DeepSpeed#8432", lambda t: t.carry("momentum", torch.zeros(4, 3)))
+@bug(
+    SKIP, "deepspeedai/DeepSpeed#8432", lambda t: t.carry("momentum", torch.zeros(4, 3))
+)
 def deepspeed_8432_momentum_before_the_check(t, batch):
     t.backward(batch)
     t.scaler.unscale_(t.optimizer)
@@ -267,7 +280,8 @@ def levanter_973_zero_gradients_for_a_skip(t, batch):
     t.scaler.update()
 
 
-# ------------------------------------------------------------------------------------------------ resuming is invisible
+# ------------------------------------------------------------------------------------------------
+# resuming is invisible
 
 
 def plain(t, batch):
@@ -329,7 +343,9 @@ def load_the_average_twice(t, checkpoint):
 
 
 resume(
-    "huggingface/transformers#11663", save=checkpoint_without("scaler"), load=load_what_there_is
+    "huggingface/transformers#11663",
+    save=checkpoint_without("scaler"),
+    load=load_what_there_is,
 )("transformers_11663_scaler_not_saved")
 resume("huggingface/accelerate#4289", load=advance_the_scaler)(
     "accelerate_4289_loading_advances_the_scaler"
@@ -351,7 +367,8 @@ resume("Megvii-BaseDetection/YOLOX#1318", load=load_the_average_twice)(
 )
 
 
-# ---------------------------------------------------------------------------------------------- splitting is invisible
+# ----------------------------------------------------------------------------------------------
+# splitting is invisible
 
 
 @bug(SPLIT, "marin-community/marin#7659")
@@ -379,7 +396,9 @@ def rae_67_cleared_per_micro_batch(t, batch):
 def transformers_40709_divided_twice(t, batch):
     t.optimizer.zero_grad()
     for part in parts(batch):
-        t.scaler.scale(loss_of(t.model, part) / len(parts(batch)) / len(parts(batch))).backward()
+        t.scaler.scale(
+            loss_of(t.model, part) / len(parts(batch)) / len(parts(batch))
+        ).backward()
     t.update()
 
 
@@ -399,7 +418,9 @@ def iseekyan_56_auxiliary_loss_not_divided(t, batch):
     t.optimizer.zero_grad()
     for part in parts(batch):
         auxiliary = sum(param.square().sum() for param in t.params())
-        t.scaler.scale(loss_of(t.model, part) / len(parts(batch)) + auxiliary).backward()
+        t.scaler.scale(
+            loss_of(t.model, part) / len(parts(batch)) + auxiliary
+        ).backward()
     t.update()
 
 
@@ -412,7 +433,8 @@ def lightly_968_average_per_micro_batch(t, batch):
     t.update()
 
 
-# ------------------------------------------------------------------------------------------------------------ it learns
+# ------------------------------------------------------------------------------------------------------------
+# it learns
 
 
 @bug(LEARNS, "deepspeedai/DeepSpeed#8415")

@@ -1,4 +1,6 @@
-"""A model, an optimizer and a scaler, with what every loop does with them: what the wrong loops are made of."""
+"""A model, an optimizer and a scaler, with what every loop does with them: what the wrong loops are
+made of.
+"""
 
 from functools import partial
 
@@ -44,10 +46,14 @@ class Trainer:
         return list(self.model.parameters())
 
     def average(self):
-        return self.carry("ema", AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(0.9)))
+        return self.carry(
+            "ema", AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+        )
 
     def schedule(self):
-        return self.carry("scheduler", torch.optim.lr_scheduler.StepLR(self.optimizer, 1, 0.9))
+        return self.carry(
+            "scheduler", torch.optim.lr_scheduler.StepLR(self.optimizer, 1, 0.9)
+        )
 
     def save(self):
         return {

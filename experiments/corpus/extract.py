@@ -2,8 +2,8 @@
 
 ``python -m experiments.corpus.extract MIRRORS [OWNER/NAME ...] [--held-out OWNER/NAME ...]``
 
-MIRRORS is a folder of git clones named ``owner+name``. The runs of the named repositories, or else of
-all, are read again. `inputs/cuda_runs.md` explains the fields and the choice of runs.
+MIRRORS is a folder of git clones named ``owner+name``. The runs of the named repositories, or else
+of all, are read again. `inputs/cuda_runs.md` explains the fields and the choice of runs.
 """
 
 import argparse
@@ -36,7 +36,9 @@ LOG = re.compile(
     r"\.(log|txt|out|err|json|jsonl|ipynb|md|csv)\"?$|(^|/)log[^/.]*$|\.[oe]\d+$", re.I
 )
 LATER_RANK = re.compile(r"rank[-_]?0*[1-9]")
-PRINTED = re.compile(rb"(?:loss[ _]?scal\w*|grad[ _]scale|new scale)[^\d\n]{1,20}?(\d[\d.]*)", re.I)
+PRINTED = re.compile(
+    rb"(?:loss[ _]?scal\w*|grad[ _]scale|new scale)[^\d\n]{1,20}?(\d[\d.]*)", re.I
+)
 OTHER_RANK = re.compile(rb"rank[ :=_\]]*0*[1-9]\d*\b|^\s*[1-9]\d*: [A-Z]", re.I)
 PROGRAMS = {  # the first whose text is in a log names its program
     "deepspeed": r"Attempted loss scale",
@@ -65,14 +67,18 @@ MODEL = re.compile(
     r"opt-[\d.]+[mb]|tr\d+[a-z]*-[\dB]+|gpt2?[-_][a-z\d]+|gnmt|maskrcnn|tacotron2|transformer(?:xl)?|bert[-_]?(?:base|large)?|rnnt|ssd"
     r"|eva\d*[-_][a-zA-Z]+|swin\w*?_(?:tiny|small|base|large)|vssm\w*|beit\w*|mae|hubert\w*|wav2vec\w*|videomae|resnet\d+|unet3d|deepcam"
     r"|(?<=_)(?:r\d+|vit_[a-z]|mbf)(?![a-z])|moe\w*|\d+(?:\.\d+)?b\b", re.I)  # fmt: skip
-PRINTED_MODEL = re.compile(r"(?:facebook/|: network +)(opt-[\d.]+[mb]|(?:r|vit_|mbf)\w*)")
+PRINTED_MODEL = re.compile(
+    r"(?:facebook/|: network +)(opt-[\d.]+[mb]|(?:r|vit_|mbf)\w*)"
+)
 NODES = {"dgx1": 8, "dgx2": 16, "dgx2h": 16, "dgxa100": 8, "DSS8440": 8, "C4140": 4}
 NODE = re.compile(rf"/(?:(\d+)x)?({'|'.join(NODES)})(?:_n(\d+))?[_/]")
 
 
 def logs(clone: Path) -> Iterator[tuple[str, bytes]]:
     """Yield path and content of files that may be logs, those with the smallest object names first."""
-    entries = git(clone, "ls-tree", "-rlz", "HEAD").decode("utf8", "replace").split("\0")
+    entries = (
+        git(clone, "ls-tree", "-rlz", "HEAD").decode("utf8", "replace").split("\0")
+    )
     objects = []
     for entry in entries[:-1]:
         head, _, path = entry.partition("\t")
@@ -101,7 +107,11 @@ def extract(repository: str, clone: Path) -> Iterator[Record]:
         if kept.get(series, 0) == REPEATS or sum(kept.values()) == MOST:
             continue
         scales = PRINTED.findall(data)
-        if len(scales) < FEWEST or len({*scales}) < 2 or (run := read(data, path)) is None:
+        if (
+            len(scales) < FEWEST
+            or len({*scales}) < 2
+            or (run := read(data, path)) is None
+        ):
             continue
         kept[series] = kept.get(series, 0) + 1
         yield {
@@ -119,7 +129,9 @@ def read(data: bytes, path: str) -> Record | None:
     if not path.endswith(".ipynb"):
         data = b"".join(line for line in lines if not OTHER_RANK.search(line))
     text = data.decode("utf8", "replace")
-    program = next((name for name, mark in PROGRAMS.items() if re.search(mark, text)), "other")
+    program = next(
+        (name for name, mark in PROGRAMS.items() if re.search(mark, text)), "other"
+    )
     with tempfile.NamedTemporaryFile(suffix=Path(path).suffix or ".log") as file:
         file.write(data)
         file.flush()
@@ -146,11 +158,13 @@ def read(data: bytes, path: str) -> Record | None:
 def rows_of(history: History) -> list[Row]:
     """Return the scales, the overflows, and the steps around these, in the order of the log.
 
-    Overflows with the scales before and after them show all that moves. Other scales of such a log may
-    be means or medians.
+    Overflows with the scales before and after them show all that moves. Other scales of such a log
+    may be means or medians.
     """
     overflows = [event for event in history.events if event.kind == "skip"]
-    complete = once([event for event in overflows if event.before > 0 and event.after > 0])
+    complete = once(
+        [event for event in overflows if event.before > 0 and event.after > 0]
+    )
     counters = history.role("skips")
     series = scale_series(history) if len(complete) < FEWEST else None
     if series:
@@ -162,11 +176,15 @@ def rows_of(history: History) -> list[Row]:
         row = [whole(event.step), log2(event.before), log2(event.after)]
         placed.append((event.line, row))
     # Of rows at one line, the overflow comes first.
-    return [row for _, row in sorted(placed, key=lambda each: (each[0], len(each[1]) != 3))]
+    return [
+        row for _, row in sorted(placed, key=lambda each: (each[0], len(each[1]) != 3))
+    ]
 
 
 def scale_rows(scales: Series, counters: Sequence[Series]) -> list[Placed]:
-    """Return the rows of printed scales, with the skips since the line before where a log counts them."""
+    """Return the rows of printed scales, with the skips since the line before where a log counts
+    them.
+    """
     counted = [each.values for each in counters if len(each) == len(scales)]
     skips = counted[0] if counted else np.zeros(len(scales))
     placed = []
@@ -190,15 +208,23 @@ def step_rows(clocks: Sequence[Series]) -> list[Placed]:
 
 
 def once(events: list[Event]) -> list[Event]:
-    """Return the events without the reports of other ranks and log handlers, as far as steps tell them."""
-    numbered = {(event.step, event.before): event for event in events if event.step >= 0}
+    """Return the events without the reports of other ranks and log handlers, as far as steps tell
+    them.
+    """
+    numbered = {
+        (event.step, event.before): event for event in events if event.step >= 0
+    }
     return sorted(numbered.values(), key=lambda event: event.line) or events
 
 
 def scale_series(history: History) -> Series | None:
     """Return the longest series that moves and can be a dynamic loss scale."""
-    moving = [series for series in history.role("scale") if len({*series.finite} - {0.0}) > 1]
-    return max(moving, key=lambda series: ("scal" in series.name, len(series)), default=None)
+    moving = [
+        series for series in history.role("scale") if len({*series.finite} - {0.0}) > 1
+    ]
+    return max(
+        moving, key=lambda series: ("scal" in series.name, len(series)), default=None
+    )
 
 
 def log2(scale: float) -> float | None:
@@ -217,7 +243,9 @@ def shortened(rows: Sequence[Row]) -> list[Row]:
     """Join equal scales at equal distances, and drop steps that are not next to an overflow."""
     short: list[Row] = []
     for i, row in enumerate(rows):
-        if len(row) == 1 and not any(len(near) == 3 for near in rows[max(0, i - 1) : i + 2]):
+        if len(row) == 1 and not any(
+            len(near) == 3 for near in rows[max(0, i - 1) : i + 2]
+        ):
             continue
         last = short[-1] if short else []
         if len(row) == len(last) == 4 and row[1] == last[1]:
@@ -244,7 +272,9 @@ def scales_of(row: Row) -> list[Any]:
 
 def settings(text: str, path: str) -> Record:
     """Return what the log, or else its path, says about the run; None where it says nothing."""
-    found: Record = {field: first(patterns, text) for field, patterns in SETTINGS.items()}
+    found: Record = {
+        field: first(patterns, text) for field, patterns in SETTINGS.items()
+    }
     if node := NODE.search(f"/{path}"):
         found["gpus"] = NODES[node[2]] * int(node[3] or node[1] or 1)
     elif gpus := re.search(r"[_/](\d+)gpus?(?=[_/.])", path):
@@ -271,7 +301,11 @@ def thinned(series: Sequence[Series]) -> list[list[Any]]:
         return []
     every = -(-len(longest) // LOSSES)
     numbers = zip(longest.steps[::every], longest.values[::every], strict=True)
-    return [[whole(step), float(f"{loss:.4g}")] for step, loss in numbers if math.isfinite(loss)]
+    return [
+        [whole(step), float(f"{loss:.4g}")]
+        for step, loss in numbers
+        if math.isfinite(loss)
+    ]
 
 
 def write(mirrors: Path, repositories: Mapping[str, bool]) -> None:
@@ -301,7 +335,9 @@ def main() -> None:
     parser.add_argument("repositories", nargs="*")
     parser.add_argument("--held-out", nargs="*", default=[])
     given = parser.parse_args()
-    named = dict.fromkeys(given.repositories, False) | dict.fromkeys(given.held_out, True)
+    named = dict.fromkeys(given.repositories, False) | dict.fromkeys(
+        given.held_out, True
+    )
     present = {run["repository"]: run["held_out"] for run in runs.load()}
     write(given.mirrors, named or present)
 

@@ -1,13 +1,15 @@
 """All that a loss scaler may have done between the lines of a log.
 
-A log shows some scales and some overflows, not each step. So the followed thing is a set of states of
-the state machine: a bit set of growth trackers for each (log2 of the scale, overflow tracker). Between
-two rows a set goes through every step with an overflow and without one, as far as the log allows both.
-A row keeps the states that agree with it. If none is left, the row is a *break*: what the log shows is
-nothing that the rule can do. Following goes on from any state with the scale that the row shows.
+A log shows some scales and some overflows, not each step. So the followed thing is a set of states
+of the state machine: a bit set of growth trackers for each (log2 of the scale, overflow tracker).
+Between two rows a set goes through every step with an overflow and without one, as far as the log
+allows both. A row keeps the states that agree with it. If none is left, the row is a *break*: what
+the log shows is nothing that the rule can do. Following goes on from any state with the scale that
+the row shows.
 
-Growth, backoff, bounds, and hysteresis are those of `Rule.update`, which is called on one state of each
-kind. It is assumed that an update depends on the tracker only by whether it reaches the interval.
+Growth, backoff, bounds, and hysteresis are those of `Rule.update`, which is called on one state of
+each kind. It is assumed that an update depends on the tracker only by whether it reaches the
+interval.
 """
 
 import math
@@ -23,7 +25,9 @@ from ampsim.core.state import State
 
 Node = tuple[float, int]  # log2 of the scale, overflow tracker
 ENDED: Node = (-math.inf, 0)
-States = dict[Node, int]  # node -> bit set of (growth tracker + 1); DeepSpeed's starts at -1
+States = dict[
+    Node, int
+]  # node -> bit set of (growth tracker + 1); DeepSpeed's starts at -1
 
 
 class Automaton:
@@ -37,7 +41,9 @@ class Automaton:
     def anywhere(self, bits: float) -> States:
         """Return all states with a scale."""
         trackers = (self._due << 1) - 1
-        return {(bits, overflows): trackers for overflows in range(self.rule.hysteresis)}
+        return {
+            (bits, overflows): trackers for overflows in range(self.rule.hysteresis)
+        }
 
     def finite(self, states: States) -> States:
         """Return the states after a finite step."""
@@ -46,7 +52,9 @@ class Automaton:
             if waiting := trackers & ~self._due:
                 merge(after, self._after(node, 0, found_inf=False)[0], waiting << 1)
             if trackers & self._due:
-                grown, tracker = self._after(node, self.rule.growth_interval - 1, found_inf=False)
+                grown, tracker = self._after(
+                    node, self.rule.growth_interval - 1, found_inf=False
+                )
                 merge(after, grown, 1 << (tracker + 1))
         return after
 
@@ -67,7 +75,8 @@ class Automaton:
         *,
         counts_skips: bool,
     ) -> States:
-        """Return the states after some steps of which the log shows the overflows; None: it does not.
+        """Return the states after some steps of which the log shows the overflows; None: it does
+        not.
 
         Args:
             states: States before the steps.
@@ -114,11 +123,15 @@ class Automaton:
 
     def _after_any_overflows(self, states: States, lowest: float) -> States:
         """Return the states after any number of overflows, down to a scale."""
-        while (more := in_reach(united(states, self.overflow(states)), lowest)) != states:
+        while (
+            more := in_reach(united(states, self.overflow(states)), lowest)
+        ) != states:
             states = more
         return states
 
-    def _after_once(self, node: Node, tracker: int, *, found_inf: bool) -> tuple[Node, int]:
+    def _after_once(
+        self, node: Node, tracker: int, *, found_inf: bool
+    ) -> tuple[Node, int]:
         bits, overflows = node
         try:
             after = self.rule.update(State(2.0**bits, tracker, overflows), found_inf)
@@ -144,7 +157,8 @@ def in_reach(states: States, lowest: float) -> States:
 def united(states: States, others: States) -> States:
     """Return the states of both sets."""
     return {
-        node: states.get(node, 0) | others.get(node, 0) for node in states.keys() | others.keys()
+        node: states.get(node, 0) | others.get(node, 0)
+        for node in states.keys() | others.keys()
     }
 
 
@@ -179,7 +193,9 @@ def unpacked(rows: Sequence[Sequence[Any]], steps: int) -> Iterator[Row]:
             yield Row(step, after, before, is_overflow=True)
             yield from () if step is None else (Row(step + 1),)
             continue
-        step, bits, every, count, *skipped = row if len(row) > 1 else (row[0], None, 0, 1)
+        step, bits, every, count, *skipped = (
+            row if len(row) > 1 else (row[0], None, 0, 1)
+        )
         for i in range(count):
             at = None if step is None else step + i * every
             if at is not None and at > start + steps:

@@ -39,7 +39,9 @@ class Program:
 
 
 PROGRAMS = {
-    "arcface": Program("torch.amp.GradScaler", 100),  # insightface arcface_torch/train_v2.py
+    "arcface": Program(
+        "torch.amp.GradScaler", 100
+    ),  # insightface arcface_torch/train_v2.py
     "deepspeed": Program("deepspeed.DynamicLossScaler[0.17.0]"),
     "fairseq": Program("fairseq.DynamicLossScaler", counts_skips=False),
     "megatron": Program("megatron.core.DynamicGradScaler"),
@@ -51,8 +53,8 @@ CONFIGURED: tuple[tuple[str, dict[str, Any]], ...] = (
     (r"DeepSpeedExamples.*training_log_output", {"interval": 100, "hysteresis": 2}),
     # Megatron-DeepSpeed: --loss-scale-window of the jobs
     (r"bigscience/train/", {"interval": 500, "hysteresis": 2, "program": "deepspeed"}),
-    # MLPerf: fairseq/fp16_trainer.py. With distributed_weight_update, as in all logs of v0.7, a finite
-    # step updates the scaler twice: in _all_reduce_and_rescale and in _opt.
+    # MLPerf: fairseq/fp16_trainer.py. With distributed_weight_update, as in all logs of v0.7, a
+    # finite step updates the scaler twice: in _all_reduce_and_rescale and in _opt.
     (r"training_results_v0\.[56]/.*transformer", {"interval": 2000}),
     (r"training_results_v0\.7/.*transformer", {"interval": 1000}),
     # insightface before 2022: MaxClipGradScaler(cfg.batch_size, 128 * cfg.batch_size), with 128
@@ -61,7 +63,9 @@ CONFIGURED: tuple[tuple[str, dict[str, Any]], ...] = (
 
 
 def rule_of(run: Run) -> Rule | None:
-    """Return the rule of a run; None if its program's scaler is not of factors 2 and 1/2, or not known."""
+    """Return the rule of a run; None if its program's scaler is not of factors 2 and 1/2, or not
+    known.
+    """
     known = dict(run)
     for place, configured in CONFIGURED:
         if re.search(place, f"{run['repository']}/{run['path']}"):
@@ -97,7 +101,9 @@ def counts_skips(run: Run) -> bool:
 def unfit(run: Run) -> str | None:
     """Return why a run cannot be followed; None if it can."""
     scales = [row for row in run["rows"] if len(row) > 3]
-    shows_steps = all(row[0] is not None for row in (scales or run["rows"]) if len(row) != 3)
+    shows_steps = all(
+        row[0] is not None for row in (scales or run["rows"]) if len(row) != 3
+    )
     if not shows_steps or not any(len(row) != 3 for row in run["rows"][1:]):
         return "no steps"
     numbers = [bits for row in run["rows"] for bits in row[1:2] if bits is not None]

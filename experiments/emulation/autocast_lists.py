@@ -33,7 +33,8 @@ def listed(macro: str) -> set[str]:
             f"{HEADER} has no {macro}: expected the lists of torch 2.13; install constraints.txt"
         )
     return {
-        ".".join(filter(None, pair)) for pair in re.findall(r"_\((\w+)(?:, *(\w+))?\)", lines[0])
+        ".".join(filter(None, pair))
+        for pair in re.findall(r"_\((\w+)(?:, *(\w+))?\)", lines[0])
     }
 
 
@@ -87,12 +88,16 @@ def cuda_ops() -> Iterator[None]:
     library: Any = torch.library.Library("aten", "IMPL", KEY)  # type: ignore[no-untyped-call]
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Warning only once for all operators")  # "overridden"
+            warnings.filterwarnings(
+                "ignore", "Warning only once for all operators"
+            )  # "overridden"
             for name in cpu - cuda:
-                library.impl(name, torch.library.fallthrough_kernel, allow_override=True)
+                library.impl(
+                    name, torch.library.fallthrough_kernel, allow_override=True
+                )
             for macro, policy in POLICIES.items():
                 for name in listed(macro) & cuda - cpu:
                     library.impl(name, below_autocast(name, policy))
         yield
     finally:
-        library._destroy()  # noqa: SLF001 - torch has no public way
+        library._destroy()  # noqa: SLF001

@@ -114,7 +114,9 @@ class MatrixUnit:
 
     block: int  # products that are added at once
     fraction: int  # bits kept below the largest exponent
-    half_sums: bool = False  # whether the accumulator is rounded to fp16 after each block
+    half_sums: bool = (
+        False  # whether the accumulator is rounded to fp16 after each block
+    )
     slices: int = 1  # parts of the inner dimension whose sums are rounded to fp16 and added in fp16
 
 
@@ -177,7 +179,9 @@ def add_block(
         for j in range(len(row)):
             scale[j] = max(scale[j], power * powers[j])
     for j in range(len(row)):
-        scale[j] = np.float32(2.0**fraction) / scale[j]  # makes an integer of what is kept
+        scale[j] = (
+            np.float32(2.0**fraction) / scale[j]
+        )  # makes an integer of what is kept
         total[j] = np.trunc(row[j] * scale[j])
     for k in range(len(x)):
         factor, column = x[k], b[k]
@@ -188,7 +192,9 @@ def add_block(
 
 
 @njit(cache=True, error_model="numpy")
-def add_in_blocks(a: Floats, b: Floats, block: int, fraction: int, half: bool, out: Floats) -> None:
+def add_in_blocks(
+    a: Floats, b: Floats, block: int, fraction: int, half: bool, out: Floats
+) -> None:
     """Set (m, n) to the product of finite halves (m, k) and (k, n), as a `MatrixUnit` adds it."""
     a_powers, b_powers = np.empty_like(a), np.empty_like(b)
     powers(a.ravel(), 2.0**-14, 0, a_powers.ravel())
@@ -204,7 +210,14 @@ def add_in_blocks(a: Floats, b: Floats, block: int, fraction: int, half: bool, o
             part = slice(start, start + block)
             powers(row, least, zero, scale)
             add_block(
-                a[i, part], a_powers[i, part], b[part], b_powers[part], fraction, row, scale, total
+                a[i, part],
+                a_powers[i, part],
+                b[part],
+                b_powers[part],
+                fraction,
+                row,
+                scale,
+                total,
             )
             if half:
                 round_to_half(total)
@@ -250,7 +263,9 @@ def install() -> Any:
         f"{attention}_backward": attend_backward,
     }
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Warning only once for all operators")  # "overridden"
+        warnings.filterwarnings(
+            "ignore", "Warning only once for all operators"
+        )  # "overridden"
         for name, function in ours.items():
             theirs = torch.library.get_kernel(f"aten::{name}", "CPU").call_boxed
             kernel = functools.partial(function, theirs)
@@ -278,7 +293,9 @@ def sums_by_unit(unit: MatrixUnit, a: Tensor, b: Tensor) -> Tensor:
     total = None
     for x, y in zip(torch.split(a, size, 1), torch.split(b, size), strict=True):
         part = torch.empty(len(a), b.shape[1])
-        add_in_blocks(array(x), array(y), unit.block, unit.fraction, unit.half_sums, part.numpy())
+        add_in_blocks(
+            array(x), array(y), unit.block, unit.fraction, unit.half_sums, part.numpy()
+        )
         total = part if total is None else (total.half() + part.half()).float()
     plain = a @ b  # not finite where an operand is not
     return plain if total is None else torch.where(plain.isfinite(), total, plain)
@@ -303,7 +320,9 @@ def order_of(a: Tensor, b: Tensor) -> int | None:
 
 def left_to_torch(x: Tensor) -> bool:
     """Return whether torch itself computes products of `x`."""
-    return not unit_of(x) and not (COMMON and x.dtype in (torch.float16, torch.bfloat16))
+    return not unit_of(x) and not (
+        COMMON and x.dtype in (torch.float16, torch.bfloat16)
+    )
 
 
 # The functions below take a kernel of torch, for what is left to it, and then that kernel's
@@ -336,7 +355,9 @@ def products(theirs: Any, keys: Keys, a: Tensor, b: Tensor) -> Any:
 def batched(a: Tensor, b: Tensor) -> Tensor:
     """Return (..., m, k) times (..., k, n) in float32, before it is rounded to 16 bits."""
     pairs = zip(a.flatten(0, -3), b.flatten(0, -3), strict=True)
-    return torch.stack([sums(x, y, LANES) for x, y in pairs]).view(*a.shape[:-1], b.shape[-1])
+    return torch.stack([sums(x, y, LANES) for x, y in pairs]).view(
+        *a.shape[:-1], b.shape[-1]
+    )
 
 
 Pair = tuple[int, int]
@@ -401,20 +422,28 @@ def to_weight(given: Tensor, columns: Tensor) -> Tensor:
     if unit_of(columns):
         return sums(joined(given), joined(columns).T, LANES).half()
     total = torch.zeros(given.shape[1], columns.shape[1], dtype=columns.dtype)
-    for pixels, column in zip(given, columns, strict=True):  # torch rounds after each image
+    for pixels, column in zip(
+        given, columns, strict=True
+    ):  # torch rounds after each image
         total = (total.float() + sums(pixels, column.T, DOTS)).to(columns.dtype)
     return total
 
 
-def to_image(given: Tensor, x: Tensor, weight: Tensor, geometry: tuple[Pair, Pair, Pair]) -> Tensor:
+def to_image(
+    given: Tensor, x: Tensor, weight: Tensor, geometry: tuple[Pair, Pair, Pair]
+) -> Tensor:
     """Return the gradient of the image."""
     kernel, stride, padding = geometry
-    if unit_of(x):  # one product: the gradient with gaps, convolved with the weight turned around
+    if unit_of(
+        x
+    ):  # one product: the gradient with gaps, convolved with the weight turned around
         axes = zip(x.shape[2:], kernel, padding, strict=True)
         sides = [side + 2 * pad - size + 1 for side, size, pad in axes]
         wide = given.new_zeros(*given.shape[:2], *sides)
         wide[:, :, :: stride[0], :: stride[1]] = given
-        down, across = (size - 1 - pad for size, pad in zip(kernel, padding, strict=True))
+        down, across = (
+            size - 1 - pad for size, pad in zip(kernel, padding, strict=True)
+        )
         wide = functional.pad(wide, (across, across, down, down))
         columns = joined(columns_of(wide, kernel, (1, 1), (0, 0)))
         turned = weight.flip(2, 3).transpose(0, 1).flatten(1)

@@ -1,8 +1,9 @@
 """Training engines, run as they are in fp16 on the CPU.
 
-`job` is what an engine trains; `checks` is what it must satisfy. Each other module has the functions that
-train with one project's engines. An engine that accepts fp16 only on CUDA gets a CPU GradScaler and CPU
-autocast; `Engine.replaced` states what was replaced, and the rest is the engine's own code.
+`job` is what an engine trains; `checks` is what it must satisfy. Each other module has the
+functions that train with one project's engines. An engine that accepts fp16 only on CUDA gets a CPU
+GradScaler and CPU autocast; `Engine.replaced` states what was replaced, and the rest is the
+engine's own code.
 """
 
 from dataclasses import dataclass
@@ -25,7 +26,9 @@ class Engine:
     replaced: str
 
 
-VERL = "the constructor of FSDPEngine; a CPU ShardedGradScaler; the CUDA device is the CPU"
+VERL = (
+    "the constructor of FSDPEngine; a CPU ShardedGradScaler; the CUDA device is the CPU"
+)
 HERE = "fp16 and a CPU GradScaler set after construction"
 PASSED = "a CPU GradScaler is passed"
 CUDA = "CUDA devices are the CPU, and CUDA tensor types too"
@@ -47,6 +50,12 @@ ENGINES = {
 # Engines that were not run: source, and what it does with fp16 there.
 READ = {
     "OpenRLHF": ("OpenRLHF 3c3be623", "DeepSpeed's fp16, by param_dtype fp16"),
-    "torchtitan": ("torchtitan b5bcd76c", "no loss scaler; mixed_precision_param has no float16"),
-    "prime-rl": ("prime-rl 559b4477", "the trainer's optimization_dtype has no float16"),
+    "torchtitan": (
+        "torchtitan b5bcd76c",
+        "no loss scaler; mixed_precision_param has no float16",
+    ),
+    "prime-rl": (
+        "prime-rl 559b4477",
+        "the trainer's optimization_dtype has no float16",
+    ),
 }

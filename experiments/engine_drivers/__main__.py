@@ -15,7 +15,13 @@ import torch
 import torch.distributed as dist
 
 from experiments.engine_drivers import ENGINES
-from experiments.engine_drivers.checks import CHECKS, RANK_CHECKS, Check, Train, settled_scale
+from experiments.engine_drivers.checks import (
+    CHECKS,
+    RANK_CHECKS,
+    Check,
+    Train,
+    settled_scale,
+)
 from experiments.engine_drivers.job import rank, ranks
 
 WAIT = timedelta(seconds=60)  # for the other ranks, in a collective
@@ -42,7 +48,11 @@ def main(name: str, path: str) -> None:
     dist.init_process_group("gloo", timeout=WAIT)
     with Path(f"{path}.{rank()}").open("w") as file:
         for check in RANK_CHECKS if ranks() > 1 else CHECKS:
-            print(json.dumps([check.__name__, outcome(check, train)]), file=file, flush=True)
+            print(
+                json.dumps([check.__name__, outcome(check, train)]),
+                file=file,
+                flush=True,
+            )
         print(json.dumps(["settled_scale", settled_scale(train)]), file=file)
     dist.barrier()  # no rank leaves while another one uses its connection
     dist.destroy_process_group()

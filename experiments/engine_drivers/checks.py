@@ -107,7 +107,9 @@ def resume_is_exact(train: Train) -> bool:
     whole = run(train, given)
     with tempfile.TemporaryDirectory() as folder:
         train(Job(given, SCALES[1], 0.0, Path(folder), 0, 3))
-        return same(whole, train(Job(given, SCALES[1], 0.0, Path(folder), 3, len(given))))
+        return same(
+            whole, train(Job(given, SCALES[1], 0.0, Path(folder), 3, len(given)))
+        )
 
 
 def ranks_agree(train: Train) -> bool:
@@ -118,7 +120,8 @@ def ranks_agree(train: Train) -> bool:
     dist.all_gather_object(results, mine)
     first = results[0]
     return all(
-        other.scale == first.scale and torch.equal(flat(other.parameters), flat(first.parameters))
+        other.scale == first.scale
+        and torch.equal(flat(other.parameters), flat(first.parameters))
         for other in results
     )
 

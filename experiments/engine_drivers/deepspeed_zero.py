@@ -10,10 +10,16 @@ from deepspeed.utils import safe_get_full_fp32_param
 
 from experiments.engine_drivers.job import Job, Result, loss_of, result, sgd, tiny
 
-deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # gloo, without a compiler
+deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = (
+    False  # gloo, without a compiler
+)
 accelerator = type(get_accelerator())
 accelerator.is_fp16_supported = lambda self: True
-accelerator.supported_dtypes = lambda self: [torch.float32, torch.float16, torch.bfloat16]
+accelerator.supported_dtypes = lambda self: [
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+]
 
 
 def train(job: Job) -> Result:
@@ -28,7 +34,10 @@ def train(job: Job) -> Result:
         "gradient_clipping": job.clip,
     }
     engine, *_ = deepspeed.initialize(
-        dist_init_required=False, model=model, optimizer=sgd(model.parameters()), config=config
+        dist_init_required=False,
+        model=model,
+        optimizer=sgd(model.parameters()),
+        config=config,
     )
     if job.start:
         engine.load_checkpoint(str(job.folder))

@@ -43,7 +43,9 @@ def accelerate(job: Job) -> Result:
             accelerator.clip_grad_norm_(model.parameters(), job.clip)
         optimizer.step()
     accelerator.save_state(str(job.folder))
-    return result(model.parameters(), optimizer.optimizer, accelerator.scaler.get_scale())
+    return result(
+        model.parameters(), optimizer.optimizer, accelerator.scaler.get_scale()
+    )
 
 
 class LossModel(nn.Module):
@@ -63,7 +65,9 @@ class CpuScaling:
     job: Job
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        pairs = [pair for batch in self.job.batches for pair in zip(*batch, strict=True)]
+        pairs = [
+            pair for batch in self.job.batches for pair in zip(*batch, strict=True)
+        ]
         examples = [{"inputs": inputs, "labels": targets} for inputs, targets in pairs]
         return DataLoader(examples, len(self.job.batches[0][0]))  # type: ignore[arg-type]
 
@@ -94,7 +98,9 @@ def trained(job: Job, make: Callable[..., Any], model: Any, **arguments: Any) ->
     constant = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
     trainer = make(model=model, optimizers=(optimizer, constant), **arguments)
     trainer.train(resume_from_checkpoint=bool(job.start))
-    return result(model.tiny.parameters(), optimizer, trainer.accelerator.scaler.get_scale())
+    return result(
+        model.tiny.parameters(), optimizer, trainer.accelerator.scaler.get_scale()
+    )
 
 
 def transformers(job: Job) -> Result:

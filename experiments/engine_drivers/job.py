@@ -17,7 +17,9 @@ Batch = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Job:
-    """What one rank trains on: `batches[start:stop]`, from the checkpoint in `folder` unless start is 0."""
+    """What one rank trains on: `batches[start:stop]`, from the checkpoint in `folder` unless start
+    is 0.
+    """
 
     batches: tuple[Batch, ...]
     scale: float
@@ -83,14 +85,18 @@ def replicated(model: nn.Module) -> nn.Module:
 def sharded(model: nn.Module, reduce_dtype: torch.dtype | None = None) -> Any:
     """Return the model as FSDP2 shards it, in fp16; the default reduces gradients in fp16 too."""
     policy = MixedPrecisionPolicy(torch.float16, reduce_dtype)
-    return fully_shard(model, mesh=init_device_mesh("cpu", (ranks(),)), mp_policy=policy)
+    return fully_shard(
+        model, mesh=init_device_mesh("cpu", (ranks(),)), mp_policy=policy
+    )
 
 
 def result(parameters: Iterable[Any], optimizer: Any, scale: float) -> Result:
     states = [state.get("momentum_buffer") for state in optimizer.state.values()]
     momenta = [value for value in states if value is not None]
     return Result(
-        [copied(value) for value in parameters], [copied(value) for value in momenta], scale
+        [copied(value) for value in parameters],
+        [copied(value) for value in momenta],
+        scale,
     )
 
 

@@ -24,7 +24,9 @@ from experiments.engine_drivers.job import (
 
 def fabric(job: Job) -> Result:
     precision = FabricPrecision("16-mixed", "cpu", scaler=scaler_for(job))
-    fabric = Fabric(accelerator="cpu", devices=ranks(), strategy=strategy(), plugins=[precision])
+    fabric = Fabric(
+        accelerator="cpu", devices=ranks(), strategy=strategy(), plugins=[precision]
+    )
     fabric.launch()
     inner = tiny()
     model, optimizer = fabric.setup(inner, sgd(inner.parameters()))
@@ -80,6 +82,10 @@ def trainer(job: Job) -> Result:
     module, path = Module(), job.folder / "checkpoint.ckpt"
     part: Any = list(job.batches[job.start : job.stop])
     loader = torch.utils.data.DataLoader(part, batch_size=None)
-    trainer.fit(module, loader, ckpt_path=path if job.start else None, weights_only=False)
+    trainer.fit(
+        module, loader, ckpt_path=path if job.start else None, weights_only=False
+    )
     trainer.save_checkpoint(path)
-    return result(module.model.parameters(), module.optimizer, precision.scaler.get_scale())
+    return result(
+        module.model.parameters(), module.optimizer, precision.scaler.get_scale()
+    )

@@ -4,7 +4,10 @@ from typing import Any
 
 import torch
 from megatron.core import parallel_state
-from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+from megatron.core.distributed import (
+    DistributedDataParallel,
+    DistributedDataParallelConfig,
+)
 from megatron.core.optimizer import OptimizerConfig
 from megatron.core.optimizer.grad_scaler import DynamicGradScaler
 from megatron.core.optimizer.optimizer import Float16OptimizerWithFloat16Params
@@ -21,7 +24,11 @@ class CudaNames(TorchFunctionMode):
     """Place tensors for CUDA on the CPU, and name the types of CPU tensors as CUDA's."""
 
     def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: Any = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         options = dict(kwargs or {})
         if "device" in options:
@@ -54,11 +61,17 @@ def train(job: Job, prepare_first: bool = False) -> Result:
         model = DistributedDataParallel(
             sizes, DistributedDataParallelConfig(grad_reduce_in_fp32=True), inner
         )
-        scaler = DynamicGradScaler(job.scale, 1.0, 2.0, 0.5, growth_interval=2000, hysteresis=1)
-        wrapper = Float16OptimizerWithFloat16Params(optimizer, config, scaler, lambda *_: None)
+        scaler = DynamicGradScaler(
+            job.scale, 1.0, 2.0, 0.5, growth_interval=2000, hysteresis=1
+        )
+        wrapper = Float16OptimizerWithFloat16Params(
+            optimizer, config, scaler, lambda *_: None
+        )
         # Without tensor or pipeline parallelism, each rank has the whole model and all gradients.
         alone = parallel_state.get_model_parallel_group()
-        wrapper.grad_stats_parallel_group = wrapper.model_parallel_group = wrapper.tp_group = alone
+        wrapper.grad_stats_parallel_group = wrapper.model_parallel_group = (
+            wrapper.tp_group
+        ) = alone
         if job.start:
             saved = torch.load(path)
             inner.load_state_dict(saved[0])

@@ -1,4 +1,6 @@
-"""Loops written by hand: float32 without a scaler, torch's GradScaler, FSDP2, and mmengine's wrapper."""
+"""Loops written by hand: float32 without a scaler, torch's GradScaler, FSDP2, and mmengine's
+wrapper.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -33,13 +35,17 @@ def float32(job: Job) -> Result:
     return result(model.parameters(), optimizer, 1.0)
 
 
-def grad_scaler(job: Job, wrap: Callable[[nn.Module], nn.Module] = replicated) -> Result:
+def grad_scaler(
+    job: Job, wrap: Callable[[nn.Module], nn.Module] = replicated
+) -> Result:
     model = wrap(tiny())
     optimizer, scaler = sgd(model.parameters()), scaler_for(job)
     parts: list[Any] = [model, optimizer, scaler]
     path = job.folder / "checkpoint.pt"
     if job.start:
-        for part, state in zip(parts, torch.load(path, weights_only=False), strict=True):
+        for part, state in zip(
+            parts, torch.load(path, weights_only=False), strict=True
+        ):
             part.load_state_dict(state)
     for batch in job.batches[job.start : job.stop]:
         optimizer.zero_grad()
@@ -67,7 +73,9 @@ def mmengine(job: Job) -> Result:
     model = replicated(tiny())
     optimizer = sgd(model.parameters())
     clip = {"max_norm": job.clip} if job.clip else None
-    wrapper = amp.AmpOptimWrapper({"init_scale": job.scale}, optimizer=optimizer, clip_grad=clip)
+    wrapper = amp.AmpOptimWrapper(
+        {"init_scale": job.scale}, optimizer=optimizer, clip_grad=clip
+    )
     path = job.folder / "checkpoint.pt"
     if job.start:
         saved = torch.load(path)

@@ -21,7 +21,9 @@ class LanguageModel(LlamaForCausalLM):  # type: ignore[misc]
         sizes = {"hidden_size": 4, "intermediate_size": 4, "num_attention_heads": 1}
         super().__init__(LlamaConfig(vocab_size=2, num_hidden_layers=0, **sizes))
         for parameter in self.parameters():
-            parameter.requires_grad = False  # it is not used, and DDP waits for each gradient
+            parameter.requires_grad = (
+                False  # it is not used, and DDP waits for each gradient
+            )
         self.tiny = tiny()
 
     def forward(self, inputs: Tensor, labels: Tensor, **_: Any) -> Tensor:
@@ -41,8 +43,12 @@ def train(job: Job) -> Result:
 
     JobTrainer.job = job
     words = Tokenizer(models.WordLevel({"a": 0, "b": 1}, "a"))
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, **dict.fromkeys(ENDS, "b"))
-    tokens = Dataset.from_dict({"input_ids": [[0, 1]], "labels": [[0, 1]]})  # it is not trained on
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=words, **dict.fromkeys(ENDS, "b")
+    )
+    tokens = Dataset.from_dict(
+        {"input_ids": [[0, 1]], "labels": [[0, 1]]}
+    )  # it is not trained on
     arguments = SFTConfig(bf16=False, **options(job))
     return trained(
         job,

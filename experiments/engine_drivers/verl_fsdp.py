@@ -14,7 +14,16 @@ from verl.utils.checkpoint.fsdp_checkpoint_manager import FSDPCheckpointManager
 from verl.workers.config import FSDPEngineConfig
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngine
 
-from experiments.engine_drivers.job import Job, Result, half, loss_of, result, sgd, sharded, tiny
+from experiments.engine_drivers.job import (
+    Job,
+    Result,
+    half,
+    loss_of,
+    result,
+    sgd,
+    sharded,
+    tiny,
+)
 
 CONTENTS = ["model", "optimizer", "extra"]
 torch.cuda.current_device = lambda: "cpu"  # type: ignore[assignment, return-value]
@@ -52,11 +61,17 @@ def train(job: Job) -> Result:
     if job.start:
         engine.checkpoints.load_checkpoint(str(job.folder))
     for inputs, targets in job.batches[job.start : job.stop]:
-        tensors = {"inputs": inputs, "targets": targets, "loss_mask": torch.ones_like(targets)}
+        tensors = {
+            "inputs": inputs,
+            "targets": targets,
+            "loss_mask": torch.ones_like(targets),
+        }
         data = TensorDict(tensors, batch_size=len(inputs))
         tensordict_utils.assign_non_tensor(
             data, use_dynamic_bsz=False, micro_batch_size_per_gpu=len(inputs)
         )
         engine.train_batch(data, None)
     engine.checkpoints.save_checkpoint(str(job.folder))
-    return result(engine.module.parameters(), engine.optimizer, engine.scaler.get_scale())
+    return result(
+        engine.module.parameters(), engine.optimizer, engine.scaler.get_scale()
+    )

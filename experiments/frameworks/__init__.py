@@ -1,7 +1,7 @@
 """Every framework whose loop is judged: its file here, and what is known to be broken in it.
 
-One file per framework, which alone imports it. ``make(scaler)`` there is the framework's own loop over the tiny model
-or data of `tiny`, ``batches`` is what it is fed.
+One file per framework, which alone imports it. ``make(scaler)`` there is the framework's own loop
+over the tiny model or data of `tiny`, ``batches`` is what it is fed.
 """
 
 import importlib
@@ -87,7 +87,9 @@ FRAMEWORKS = {
         {SCALE: _CLIPPED, SKIPPED: _COUNTS.format("optimizer steps taken")},
         "make_manual",
     ),
-    "transformers": Framework("transformers", {SKIPPED: _COUNTS.format("update steps completed")}),
+    "transformers": Framework(
+        "transformers", {SKIPPED: _COUNTS.format("update steps completed")}
+    ),
     "transformers, fused": Framework("transformers", {SKIPPED: _FUSED}, "make_fused"),
     "flax": Framework("flax", {SKIPPED: _EXAMPLE}),
     "flax, nnx": Framework("flax", function="make_nnx"),

@@ -16,18 +16,27 @@ batches = tiny.batches()
 
 
 def use(accelerator: Accelerator, scaler: torch.amp.GradScaler) -> None:
-    """Let an accelerator on the CPU, which takes no fp16, go its way of fp16 with this scaler, but in float32."""
+    """Let an accelerator on the CPU, which takes no fp16, go its way of fp16 with this scaler, but
+    in float32.
+    """
     accelerator.state._mixed_precision, accelerator.native_amp = "fp16", True  # noqa: SLF001
-    accelerator.scaler, accelerator.autocast_handler = scaler, AutocastKwargs(enabled=False)
+    accelerator.scaler, accelerator.autocast_handler = (
+        scaler,
+        AutocastKwargs(enabled=False),
+    )
 
 
-def make(scaler: torch.amp.GradScaler, *, fused: bool = False, two: bool = False) -> Loop:
+def make(
+    scaler: torch.amp.GradScaler, *, fused: bool = False, two: bool = False
+) -> Loop:
     """Make the loop of the guide to gradient accumulation; with two optimizers, one per layer."""
     AcceleratorState._reset_state(reset_partial_state=True)  # noqa: SLF001
     accelerator = Accelerator(cpu=True)
     use(accelerator, scaler)
     net = tiny.model()
-    pairs = [tiny.adam(layer, fused=fused) for layer in ((net[0], net[2]) if two else (net,))]
+    pairs = [
+        tiny.adam(layer, fused=fused) for layer in ((net[0], net[2]) if two else (net,))
+    ]
     model, *prepared = accelerator.prepare(net, *chain(*pairs))
     logs: dict[str, Any] = {}
 
@@ -39,7 +48,9 @@ def make(scaler: torch.amp.GradScaler, *, fused: bool = False, two: bool = False
                 accelerator.backward(logs["loss"])
                 if accelerator.sync_gradients:
                     logs["norm"] = accelerator.clip_grad_norm_(model.parameters(), 0.1)
-                for optimizer, schedule in zip(prepared[::2], prepared[1::2], strict=True):
+                for optimizer, schedule in zip(
+                    prepared[::2], prepared[1::2], strict=True
+                ):
                     optimizer.step()
                     schedule.step()
                     optimizer.zero_grad()

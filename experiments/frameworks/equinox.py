@@ -1,4 +1,6 @@
-"""equinox and optax with a `LossScale`: accumulation, clipping, a schedule, and equinox's own checkpoints."""
+"""equinox and optax with a `LossScale`: accumulation, clipping, a schedule, and equinox's own
+checkpoints.
+"""
 
 import io
 from typing import Any
@@ -14,19 +16,29 @@ from ampsim.testing import Loop
 from experiments.frameworks import tiny
 
 batches = tiny.arrays()
-TX = optax.chain(optax.clip_by_global_norm(0.1), optax.adam(optax.exponential_decay(0.1, 1, 0.9)))
+TX = optax.chain(
+    optax.clip_by_global_norm(0.1), optax.adam(optax.exponential_decay(0.1, 1, 0.9))
+)
 
 
 @eqx.filter_jit
-def train_step(held: dict[str, Any], batch: Any) -> tuple[dict[str, Any], dict[str, Array]]:
+def train_step(
+    held: dict[str, Any], batch: Any
+) -> tuple[dict[str, Any], dict[str, Array]]:
     """Train on one batch: the mean of its micro-batches' gradients, checked once."""
     model, scale, parts = held["model"], held["scale"], tiny.parts(batch)
-    gradient = eqx.filter_grad(lambda net, part: scale.scale(tiny.loss_of(jax.vmap(net), part)))
+    gradient = eqx.filter_grad(
+        lambda net, part: scale.scale(tiny.loss_of(jax.vmap(net), part))
+    )
     each = [gradient(model, part) for part in parts]
-    grads = scale.unscale(jax.tree.map(lambda *leaves: sum(leaves) / len(leaves), *each))
+    grads = scale.unscale(
+        jax.tree.map(lambda *leaves: sum(leaves) / len(leaves), *each)
+    )
     updates, opt = TX.update(grads, held["opt"])
     finite = all_finite(grads)
-    model, opt = select_tree(finite, (eqx.apply_updates(model, updates), opt), (model, held["opt"]))
+    model, opt = select_tree(
+        finite, (eqx.apply_updates(model, updates), opt), (model, held["opt"])
+    )
     after = {"model": model, "opt": opt, "scale": scale.update(~finite)}
     return after, {"norm": optax.tree.norm(jax.tree.map(jnp.asarray, grads))}
 

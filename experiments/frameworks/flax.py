@@ -1,4 +1,6 @@
-"""flax: linen with ``DynamicScale``, as the mixed-precision step of its ImageNet example; nnx with a `LossScale`."""
+"""flax: linen with ``DynamicScale``, as the mixed-precision step of its ImageNet example; nnx with
+a `LossScale`.
+"""
 
 from functools import partial
 from typing import Any
@@ -46,7 +48,9 @@ def train_step(state: Any, batch: tiny.Batch) -> tuple[Any, dict[str, Array]]:
 
     def loss_of(params: Any) -> tuple[Array, Any]:
         variables = {"params": params, "batch_stats": state.batch_stats}
-        predicted, changed = state.apply_fn(variables, batch[0], mutable=["batch_stats"])
+        predicted, changed = state.apply_fn(
+            variables, batch[0], mutable=["batch_stats"]
+        )
         return ((predicted - batch[1]) ** 2).mean(), changed
 
     dynamic_scale, is_fin, (loss, changed), grads = state.dynamic_scale.value_and_grad(
@@ -73,7 +77,9 @@ def make(scale: DynamicScale) -> Loop:
         dynamic_scale=scale,
     )
 
-    def step(held: dict[str, Any], batch: tiny.Batch) -> tuple[dict[str, Any], dict[str, Array]]:
+    def step(
+        held: dict[str, Any], batch: tiny.Batch
+    ) -> tuple[dict[str, Any], dict[str, Array]]:
         state, logs = train_step(held["state"], batch)
         return {"state": state}, logs
 
@@ -107,7 +113,9 @@ def make_nnx(scale: LossScale) -> Loop:
     model = nnx.Linear(3, 1, rngs=nnx.Rngs(0))
     optimizer = nnx.Optimizer(model, optax.adam(0.1), wrt=nnx.Param)
 
-    def step(held: dict[str, Any], batch: tiny.Batch) -> tuple[dict[str, Any], dict[str, Array]]:
+    def step(
+        held: dict[str, Any], batch: tiny.Batch
+    ) -> tuple[dict[str, Any], dict[str, Array]]:
         scale, loss = nnx_step(held["model"], held["optimizer"], held["scale"], batch)
         return {**held, "scale": scale}, {"loss": loss}
 

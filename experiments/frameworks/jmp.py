@@ -24,7 +24,9 @@ def apply(params: Any, data: Any) -> Any:
 def train_step(held: dict[str, Any], batch: tiny.Batch) -> dict[str, Any]:
     """Train on one batch."""
     params, scale = held["params"], held["scale"]
-    grads = jax.grad(lambda p: scale.scale(tiny.loss_of(partial(apply, p), batch)))(params)
+    grads = jax.grad(lambda p: scale.scale(tiny.loss_of(partial(apply, p), batch)))(
+        params
+    )
     grads = scale.unscale(grads)
     finite = jmp.all_finite(grads)
     updates, opt = TX.update(grads, held["opt"])

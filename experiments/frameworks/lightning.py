@@ -1,4 +1,6 @@
-"""Lightning, with automatic and manual optimization. Each batch is an epoch, so that ``fit`` itself is judged."""
+"""Lightning, with automatic and manual optimization. Each batch is an epoch, so that ``fit`` itself
+is judged.
+"""
 
 from typing import Any
 
@@ -12,7 +14,8 @@ from experiments.frameworks import tiny
 
 batches = tiny.batches()
 QUIET = dict.fromkeys(
-    ("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing"), False
+    ("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing"),
+    False,
 )
 
 
@@ -28,7 +31,10 @@ def loop(scaler: torch.amp.GradScaler, module: LightningModule, **options: Any) 
     made = module.configure_optimizers()
     module.configure_optimizers = lambda: made
     trainer = Trainer(
-        accelerator="cpu", plugins=[Float32("16-mixed", "cpu", scaler)], **QUIET, **options
+        accelerator="cpu",
+        plugins=[Float32("16-mixed", "cpu", scaler)],
+        **QUIET,
+        **options,
     )
 
     def step(batch: Any) -> None:
@@ -78,7 +84,10 @@ class Automatic(LightningModule):
 
     def configure_optimizers(self) -> dict[str, Any]:
         optimizer, schedule = tiny.adam(self)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": schedule, "interval": "step"},
+        }
 
 
 class Manual(Automatic):
@@ -87,7 +96,10 @@ class Manual(Automatic):
     automatic_optimization = False
 
     def training_step(self, batch: tiny.Batch, index: int) -> None:  # type: ignore[override]
-        count, scaler = self.trainer.num_training_batches, self.trainer.precision_plugin.scaler
+        count, scaler = (
+            self.trainer.num_training_batches,
+            self.trainer.precision_plugin.scaler,
+        )
         self.manual_backward(super().training_step(batch) / count)
         if index + 1 < count:
             return

@@ -1,4 +1,6 @@
-"""The model and the data that frameworks are tried on, float32, seeded, and small; and their checkpoints."""
+"""The model and the data that frameworks are tried on, float32, seeded, and small; and their
+checkpoints.
+"""
 
 import math
 import tempfile
@@ -10,7 +12,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-Batch = tuple[Any, Any]  # tensors or arrays: data (rows, 3) and target (rows, 1), float32
+Batch = tuple[
+    Any, Any
+]  # tensors or arrays: data (rows, 3) and target (rows, 1), float32
 
 
 def batches(count: int = 4, rows: int = 8) -> list[Batch]:
@@ -51,16 +55,23 @@ def cut(batch: Batch, count: int) -> list[Batch]:
     """Return a batch as a list of micro-batches; `parts` takes either."""
     data, target = batch
     size = math.ceil(len(data) / count)
-    return [(data[at : at + size], target[at : at + size]) for at in range(0, len(data), size)]
+    return [
+        (data[at : at + size], target[at : at + size])
+        for at in range(0, len(data), size)
+    ]
 
 
 def loader(given: Sequence[Any]) -> DataLoader[Any]:
-    """Return a loader of micro-batches as they are, which draws nothing from torch's generator: dropout does."""
+    """Return a loader of micro-batches as they are, which draws nothing from torch's generator:
+    dropout does.
+    """
     return DataLoader(given, batch_size=None, generator=torch.Generator())  # type: ignore[arg-type]
 
 
 def parts(batch: Any) -> Sequence[Any]:
-    """Return the micro-batches of which a step is to be made: those of the list, or the batch as the only one."""
+    """Return the micro-batches of which a step is to be made: those of the list, or the batch as
+    the only one.
+    """
     return batch if isinstance(batch, list) else [batch]
 
 

@@ -1,4 +1,6 @@
-"""Plain torch, as its AMP examples have it: accumulation, clipping, a schedule, and an average of the parameters."""
+"""Plain torch, as its AMP examples have it: accumulation, clipping, a schedule, and an average of
+the parameters.
+"""
 
 from typing import Any
 
@@ -13,7 +15,9 @@ batches = tiny.batches()
 
 
 def make(scaler: torch.amp.GradScaler, group: Any = None) -> Loop:
-    """Make the loop that is written by hand; on ranks in DistributedDataParallel, as torch's DDP tutorial has it."""
+    """Make the loop that is written by hand; on ranks in DistributedDataParallel, as torch's DDP
+    tutorial has it.
+    """
     model = tiny.model()
     wrapped = nn.parallel.DistributedDataParallel(model) if group else model
     optimizer, schedule = tiny.adam(model)
@@ -34,5 +38,10 @@ def make(scaler: torch.amp.GradScaler, group: Any = None) -> Loop:
             schedule.step()
             average.update_parameters(model)
 
-    state = {"model": model, "optimizer": optimizer, "schedule": schedule, "average": average}
+    state = {
+        "model": model,
+        "optimizer": optimizer,
+        "schedule": schedule,
+        "average": average,
+    }
     return Loop(step, state, lambda: logs, tiny.cut)

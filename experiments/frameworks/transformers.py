@@ -1,4 +1,6 @@
-"""The Trainer of Hugging Face transformers. Each batch is a training run, so that ``train`` itself is judged."""
+"""The Trainer of Hugging Face transformers. Each batch is a training run, so that ``train`` itself
+is judged.
+"""
 
 import tempfile
 from functools import partial
@@ -18,7 +20,9 @@ LOGGED = ("loss", "grad_norm", "learning_rate")
 
 
 def loop(scaler: torch.amp.GradScaler, trainer: Trainer) -> Loop:
-    """Return the loop of ``trainer.train()``, for a Trainer of one step which was given ``optimizers=``."""
+    """Return the loop of ``trainer.train()``, for a Trainer of one step which was given
+    ``optimizers=``.
+    """
     accelerate.use(trainer.accelerator, scaler)
     fed: list[Any] = [None]
     trainer.get_train_dataloader = lambda: tiny.loader(fed)
@@ -33,13 +37,16 @@ def loop(scaler: torch.amp.GradScaler, trainer: Trainer) -> Loop:
 
     def write(folder: Path) -> None:
         trainer.args.output_dir = str(folder)
-        trainer._save_checkpoint(trainer.model, None)  # noqa: SLF001 - what train calls
+        trainer._save_checkpoint(trainer.model, None)  # noqa: SLF001
 
     def load(checkpoint: tuple[int, dict[str, bytes]]) -> None:
         nonlocal before
         before, files = checkpoint  # it loads, and trains no more
         tiny.loaded(
-            files, lambda folder: trainer.train(resume_from_checkpoint=str(next(folder.iterdir())))
+            files,
+            lambda folder: trainer.train(
+                resume_from_checkpoint=str(next(folder.iterdir()))
+            ),
         )
 
     def logged() -> dict[str, float]:
@@ -85,7 +92,9 @@ def make(scaler: torch.amp.GradScaler, *, fused: bool = False) -> Loop:
         disable_tqdm=True,
     )  # fmt: skip
     model = Model()
-    trainer = Trainer(model, arguments, train_dataset=[], optimizers=tiny.adam(model, fused=fused))
+    trainer = Trainer(
+        model, arguments, train_dataset=[], optimizers=tiny.adam(model, fused=fused)
+    )
     trainer.remove_callback(PrinterCallback)
     return loop(scaler, trainer)
 

@@ -1,7 +1,9 @@
-"""A GPT on bytes: embeddings, pre-normalised attention and MLP blocks on one residual stream, tied output.
+"""A GPT on bytes: embeddings, pre-normalised attention and MLP blocks on one residual stream, tied
+output.
 
-Architecture and initialisation are GPT-2's: A. Radford et al., *Language Models are Unsupervised Multitask
-Learners*, 2019, section 2.3. There is no dropout, so that two runs differ in their precision only.
+Architecture and initialisation are GPT-2's: A. Radford et al., *Language Models are Unsupervised
+Multitask Learners*, 2019, section 2.3. There is no dropout, so that two runs differ in their
+precision only.
 """
 
 from typing import NamedTuple
@@ -38,7 +40,10 @@ class Block(nn.Module):
         self.heads = heads
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.mix = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.widen, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.widen, self.narrow = (
+            nn.Linear(width, 4 * width),
+            nn.Linear(4 * width, width),
+        )
 
     def attend(self, x: Tensor) -> Tensor:
         """Apply self-attention, (batch, tokens, width) to the same."""
@@ -52,7 +57,9 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map (batch, tokens, width) to the same."""
         x = x + self.attend(self.norm1(x))
-        out: Tensor = x + self.narrow(gelu(self.widen(self.norm2(x)), approximate="tanh"))
+        out: Tensor = x + self.narrow(
+            gelu(self.widen(self.norm2(x)), approximate="tanh")
+        )
         return out
 
 
@@ -63,7 +70,9 @@ class GPT(nn.Module):
         super().__init__()
         self.tokens = nn.Embedding(size.vocabulary, size.width)
         self.places = nn.Embedding(size.context, size.width)
-        self.blocks = nn.ModuleList(Block(size.heads, size.width) for _ in range(size.layers))
+        self.blocks = nn.ModuleList(
+            Block(size.heads, size.width) for _ in range(size.layers)
+        )
         self.norm = nn.LayerNorm(size.width)
         for name, parameter in self.named_parameters():
             if name.endswith("bias"):
@@ -73,12 +82,15 @@ class GPT(nn.Module):
                     ("mix.weight", "narrow.weight")
                 )  # 2 a layer add up there
                 nn.init.normal_(
-                    parameter, std=0.02 / (2 * size.layers) ** 0.5 if into_stream else 0.02
+                    parameter,
+                    std=0.02 / (2 * size.layers) ** 0.5 if into_stream else 0.02,
                 )
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Map (batch, tokens) int64 to logits (batch, tokens, vocabulary)."""
-        x = self.tokens(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device))
+        x = self.tokens(tokens) + self.places(
+            torch.arange(tokens.shape[1], device=tokens.device)
+        )
         for block in self.blocks:
             x = block(x)
         return nn.functional.linear(self.norm(x), self.tokens.weight)

@@ -1,4 +1,6 @@
-"""A residual network without normalisation: nothing bounds its stream, so a fast optimizer overflows it."""
+"""A residual network without normalisation: nothing bounds its stream, so a fast optimizer
+overflows it.
+"""
 
 from torch import Tensor, nn
 
@@ -6,7 +8,8 @@ from torch import Tensor, nn
 class ResidualMLP(nn.Module):
     """h <- h + W2 relu(W1 h), `blocks` times, between an input and an output layer.
 
-    The growth of h compounds over the blocks: if each block multiplies it by c, the last one sees c^blocks.
+    The growth of h compounds over the blocks: if each block multiplies it by c, the last one sees
+    c^blocks.
     """
 
     def __init__(self, inputs: int, width: int, blocks: int, classes: int) -> None:

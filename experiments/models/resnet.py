@@ -1,9 +1,9 @@
 """A small residual convolutional network for images of 8 x 8 (digits) or 32 x 32 pixels.
 
-GroupNorm and not BatchNorm: BatchNorm writes its running mean and variance in the forward pass. A forward pass
-that overflows leaves inf there, and skipping the optimizer's step does not take it back.
-K. He et al., *Deep Residual Learning for Image Recognition*, CVPR 2016; Y. Wu and K. He, *Group Normalization*,
-ECCV 2018.
+GroupNorm and not BatchNorm: BatchNorm writes its running mean and variance in the forward pass. A
+forward pass that overflows leaves inf there, and skipping the optimizer's step does not take it
+back. K. He et al., *Deep Residual Learning for Image Recognition*, CVPR 2016; Y. Wu and K. He,
+*Group Normalization*, ECCV 2018.
 """
 
 from itertools import pairwise
@@ -23,7 +23,9 @@ def convolution(channels_in: int, channels_out: int, stride: int = 1) -> nn.Sequ
 
 
 class Block(nn.Module):
-    """relu(shortcut(x) + F(x)) with two convolutions in F; the shortcut is 1 x 1 where the shape changes."""
+    """relu(shortcut(x) + F(x)) with two convolutions in F; the shortcut is 1 x 1 where the shape
+    changes.
+    """
 
     def __init__(self, channels_in: int, channels_out: int, stride: int) -> None:
         super().__init__()
@@ -31,7 +33,9 @@ class Block(nn.Module):
         self.second = convolution(channels_out, channels_out)
         same = stride == 1 and channels_in == channels_out
         self.shortcut = (
-            nn.Identity() if same else nn.Conv2d(channels_in, channels_out, 1, stride, bias=False)
+            nn.Identity()
+            if same
+            else nn.Conv2d(channels_in, channels_out, 1, stride, bias=False)
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -40,9 +44,13 @@ class Block(nn.Module):
 
 
 class ResNet(nn.Module):
-    """A convolution, one stage of `blocks` blocks for each entry of `channels`, each half as wide, and the mean."""
+    """A convolution, one stage of `blocks` blocks for each entry of `channels`, each half as wide,
+    and the mean.
+    """
 
-    def __init__(self, colours: int, channels: tuple[int, ...], blocks: int, classes: int) -> None:
+    def __init__(
+        self, colours: int, channels: tuple[int, ...], blocks: int, classes: int
+    ) -> None:
         super().__init__()
         self.enter = convolution(colours, channels[0])
         stages = [Block(channels[0], channels[0], 1)]
@@ -55,5 +63,7 @@ class ResNet(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Map (batch, colours, h, w) to logits (batch, classes)."""
-        logits: Tensor = self.leave(self.blocks(relu(self.enter(images))).mean(dim=(2, 3)))
+        logits: Tensor = self.leave(
+            self.blocks(relu(self.enter(images))).mean(dim=(2, 3))
+        )
         return logits

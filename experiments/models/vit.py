@@ -1,7 +1,9 @@
-"""A vision transformer that fills in images: patches become tokens, and every token says what its patch looks like.
+"""A vision transformer that fills in images: patches become tokens, and every token says what its
+patch looks like.
 
-A. Dosovitskiy et al., *An Image is Worth 16x16 Words*, ICLR 2021; the linear output a patch is that of Z. Xie et al.,
-*SimMIM: a Simple Framework for Masked Image Modeling*, CVPR 2022. The blocks are GPT's without its mask.
+A. Dosovitskiy et al., *An Image is Worth 16x16 Words*, ICLR 2021; the linear output a patch is that
+of Z. Xie et al., *SimMIM: a Simple Framework for Masked Image Modeling*, CVPR 2022. The blocks are
+GPT's without its mask.
 """
 
 from typing import NamedTuple
@@ -23,7 +25,9 @@ class Size(NamedTuple):
     width: int  # of the residual stream; divisible by `heads`
 
 
-VIT_SMALL = Size(pixels=32, patch=4, layers=12, heads=6, width=384)  # 21 million parameters
+VIT_SMALL = Size(
+    pixels=32, patch=4, layers=12, heads=6, width=384
+)  # 21 million parameters
 
 
 class Block(gpt.Block):
@@ -41,7 +45,9 @@ class ViT(nn.Module):
         values, tokens = colours * size.patch**2, (size.pixels // size.patch) ** 2
         self.patches = nn.Linear(values, size.width)
         self.places = nn.Parameter(torch.empty(tokens, size.width).normal_(std=0.02))
-        self.blocks = nn.ModuleList(Block(size.heads, size.width) for _ in range(size.layers))
+        self.blocks = nn.ModuleList(
+            Block(size.heads, size.width) for _ in range(size.layers)
+        )
         self.norm = nn.LayerNorm(size.width)
         self.leave = nn.Linear(size.width, values)
 

@@ -1,13 +1,21 @@
 """Runs an experiment: command line, units, worker processes, journal, provenance.
 
-It knows no experiment by name, and nothing of networks, scalers or clocks. An experiment needs what stands here:
-its `Config` extends ours, it raises `UsageError` for settings that it cannot run, and calls `main` as a script.
+It knows no experiment by name, and nothing of networks, scalers or clocks. An experiment needs what
+stands here: its `Config` extends ours, it raises `UsageError` for settings that it cannot run, and
+calls `main` as a script.
 """
 
 from collections.abc import Sequence
 
 from experiments.runner.experiment import DATA, Config, Single, Unit, UsageError
-from experiments.runner.settings import BEFORE_THE_END, COUNT, FROM_0, SHARE, like, one_of
+from experiments.runner.settings import (
+    BEFORE_THE_END,
+    COUNT,
+    FROM_0,
+    SHARE,
+    like,
+    one_of,
+)
 
 __all__ = [
     "BEFORE_THE_END", "COUNT", "DATA", "FROM_0", "SHARE", "Config", "Single", "Unit", "UsageError", "like", "main",
@@ -25,6 +33,8 @@ def main(stem: str, argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit status.
     """
-    from experiments.runner import cli  # needs rich and tyro, which a worker process does not
+    from experiments.runner import (
+        cli,
+    )  # needs rich and tyro, which a worker process does not
 
     return cli.main(stem, argv)

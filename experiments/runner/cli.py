@@ -38,7 +38,12 @@ def main(stem: str, argv: Sequence[str] | None = None) -> int:
 
 
 def attempt(
-    stem: str, argv: Sequence[str], workers: pool.Workers, bar: Bar, *, show: bool = False
+    stem: str,
+    argv: Sequence[str],
+    workers: pool.Workers,
+    bar: Bar,
+    *,
+    show: bool = False,
 ) -> Outcome:
     """Run one experiment; print an error and return its exit status."""
     try:
@@ -47,7 +52,13 @@ def attempt(
             if run.options.check_figure:
                 return check_figures(run)
             outcome = execute(run, workers, bar)
-    except (UsageError, BusyError, DamagedFileError, UnitsFailedError, OSError) as error:
+    except (
+        UsageError,
+        BusyError,
+        DamagedFileError,
+        UnitsFailedError,
+        OSError,
+    ) as error:
         return Outcome(refuse(stem, error), "failed")
     if show and outcome.status == 0 and not run.options.smoke:
         print_table(run)
@@ -55,7 +66,8 @@ def attempt(
 
 
 def check_figures(run: Run) -> Outcome:
-    """Check, before a unit runs, that each figure of an experiment will find the arms that it needs.
+    """Check, before a unit runs, that each figure of an experiment will find the arms that it
+    needs.
 
     Raises:
         UsageError: An arm is missing; the message names it.
@@ -65,13 +77,19 @@ def check_figures(run: Run) -> Outcome:
         from figures.results import Result
     rows = tuple(unit.named() for unit in run.experiment.units(run.config))
     planned = Result(run.stem, run.path, {}, rows)
-    drawn = [name for name in __main__.stems() if run.stem in rendering.experiments_of(name)]
+    drawn = [
+        name for name in __main__.stems() if run.stem in rendering.experiments_of(name)
+    ]
     for name in drawn:
         try:
             rendering.require_arms(name, [planned])
         except ValueError as error:
             raise UsageError(str(error)) from error
-    said = f"figures that can draw it: {', '.join(drawn)}" if drawn else "no figure draws it"
+    said = (
+        f"figures that can draw it: {', '.join(drawn)}"
+        if drawn
+        else "no figure draws it"
+    )
     print(f"{run.stem}: {len(planned.arms)} arms, {len(rows)} units; {said}")
     return Outcome(0, "checked")
 
@@ -114,7 +132,11 @@ def parse(stem: str, argv: Sequence[str]) -> Run:
     fields = [
         ("options", Annotated[Options, INLINE], Options()),
         ("config", Annotated[module.Config, INLINE], default),
-        ("out", Path | None, None),  # data file; required if settings differ from the defaults
+        (
+            "out",
+            Path | None,
+            None,
+        ),  # data file; required if settings differ from the defaults
     ]
     command = dataclasses.make_dataclass("Command", fields, frozen=True)
     parsed: Any = tyro.cli(
@@ -141,7 +163,9 @@ def require_file(out: Path | None) -> None:
     """Raise if a path exists and is not a file: reading a device would never end."""
     if out and out.exists() and not out.is_file():
         kind = "folder" if out.is_dir() else "device"
-        raise UsageError(f"out={out}: expected a file, not a {kind}; pass --out FILE.jsonl")
+        raise UsageError(
+            f"out={out}: expected a file, not a {kind}; pass --out FILE.jsonl"
+        )
 
 
 def data_path(experiment: Experiment, options: Options) -> Path:
@@ -151,13 +175,16 @@ def data_path(experiment: Experiment, options: Options) -> Path:
 
 
 def default_path(experiment: Experiment, config: Config, options: Options) -> Path:
-    """Return the file for the default settings, committed or made here; a new temporary one for a smoke run.
+    """Return the file for the default settings, committed or made here; a new temporary one for a
+    smoke run.
 
     Raises:
         UsageError: Settings differ from the defaults and would replace the committed data.
     """
     if options.smoke:
-        return Path(tempfile.mkdtemp(prefix="ampsim-smoke-")) / f"{experiment.stem}.jsonl"
+        return (
+            Path(tempfile.mkdtemp(prefix="ampsim-smoke-")) / f"{experiment.stem}.jsonl"
+        )
     path = data_path(experiment, options)
     for name, wanted in dataclasses.asdict(experiment.module.Config()).items():
         if (value := getattr(config, name)) != wanted:

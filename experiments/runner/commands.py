@@ -1,10 +1,12 @@
-"""Commands of `python -m experiments`: list the experiments, or `all` runs those with missing or stale data.
+"""Commands of `python -m experiments`: list the experiments, or `all` runs those with missing or
+stale data.
 
-`records [--data DIR]` compares the data that `make reproduce` computed here with the committed data.
-`adopt [--data DIR]` replaces the committed data with it. `claims [--data DIR] [--sentences]` evaluates
-every claim of the gallery and the paper on the committed data and on a folder. `gpu` runs experiments on a CUDA device
-within a time limit: see `experiments/runner/gpu.py`. `python -m experiments STEM [options]` is the same as
-`python -m experiments.STEM [options]`. Several stems share one pool of workers.
+`records [--data DIR]` compares the data that `make reproduce` computed here with the committed
+data. `adopt [--data DIR]` replaces the committed data with it. `claims [--data DIR] [--sentences]`
+evaluates every claim of the gallery and the paper on the committed data and on a folder. `gpu` runs
+experiments on a CUDA device within a time limit: see `experiments/runner/gpu.py`. `python -m
+experiments STEM [options]` is the same as `python -m experiments.STEM [options]`. Several stems
+share one pool of workers.
 """
 
 import difflib
@@ -84,7 +86,9 @@ def reproduction(name: str, options: Sequence[str]) -> int:
         elif name == "adopt":
             print("\n".join(reproduced.adopt(folder)))
         else:
-            judged = list(claim_results.judge_all(folder if options or folder.exists() else None))
+            judged = list(
+                claim_results.judge_all(folder if options or folder.exists() else None)
+            )
             print("\n".join(claim_results.lines(judged, sentences=sentences)))
             if not options and not folder.exists():
                 print("No data from this machine: run `make reproduce` to compute it.")

@@ -1,4 +1,6 @@
-"""The device that computes: whether it exists, its name in a path, and its description in a data file."""
+"""The device that computes: whether it exists, its name in a path, and its description in a data
+file.
+"""
 
 import platform
 import re

@@ -18,12 +18,20 @@ from experiments.runner.progress import Bar, duration
 
 
 def main(argv: Sequence[str], named: Sequence[str] = ()) -> int:
-    """Run all experiments for the device until one fails, or all `named` ones; return the exit status."""
+    """Run all experiments for the device until one fails, or all `named` ones; return the exit
+    status.
+    """
     try:
-        options = tyro.cli(Options, args=list(argv), prog="python -m experiments all", config=STYLE)
-        reasons = {stem: why_not(Experiment(stem), options.device) for stem in named or stems()}
+        options = tyro.cli(
+            Options, args=list(argv), prog="python -m experiments all", config=STYLE
+        )
+        reasons = {
+            stem: why_not(Experiment(stem), options.device) for stem in named or stems()
+        }
         expected = {
-            stem: seconds(Experiment(stem), options) for stem in reasons if not reasons[stem]
+            stem: seconds(Experiment(stem), options)
+            for stem in reasons
+            if not reasons[stem]
         }
     except UsageError as error:
         return refuse("experiments", error)
@@ -76,11 +84,15 @@ def announcement(
         f"committed data: {time}. Ctrl-C keeps finished units."
     ]
     lines += [f"time unknown: {', '.join(unknown)}"] if unknown else []
-    skipped = (f"skipped: {stem}: {reason}" for stem, reason in reasons.items() if reason)
+    skipped = (
+        f"skipped: {stem}: {reason}" for stem, reason in reasons.items() if reason
+    )
     return "\n".join([*lines, *skipped])
 
 
-def run_one(experiment: Experiment, argv: Sequence[str], workers: Workers, bar: Bar) -> Outcome:
+def run_one(
+    experiment: Experiment, argv: Sequence[str], workers: Workers, bar: Bar
+) -> Outcome:
     """Run one experiment; in new workers, with the kernels of this processor, if it measures time."""
     if experiment.repeats:
         return attempt(experiment.stem, argv, workers, bar)

@@ -29,9 +29,13 @@ class Options:
     device: Literal["cpu", "cuda"] = "cpu"  # device to compute on
     smoke: bool = False  # run a few steps and write to a temporary folder
     jobs: int | None = None  # worker processes; default: up to 2 on cpu, 1 on cuda
-    check_figure: bool = False  # check that the figures can draw these settings, and run nothing
+    check_figure: bool = (
+        False  # check that the figures can draw these settings, and run nothing
+    )
     force: bool = False  # run again even if the data is up to date
-    reproduce: bool = False  # write to build/here and compare with the committed records
+    reproduce: bool = (
+        False  # write to build/here and compare with the committed records
+    )
 
     def __post_init__(self) -> None:
         if self.jobs is not None and self.jobs < 1:
@@ -41,9 +45,13 @@ class Options:
 
     @property
     def processes(self) -> int:
-        """Worker processes: a step uses one thread, so two processes use the two cores of a small machine."""
+        """Worker processes: a step uses one thread, so two processes use the two cores of a small
+        machine.
+        """
         return self.jobs or (
-            min(2, os.cpu_count() or 1) if self.device == "cpu" and not self.smoke else 1
+            min(2, os.cpu_count() or 1)
+            if self.device == "cpu" and not self.smoke
+            else 1
         )
 
 
@@ -56,7 +64,9 @@ class Run:
     options: Options
     path: Path
     argv: list[str]
-    reference: Path  # the data to compare with: the file at `path`, or the committed file
+    reference: (
+        Path  # the data to compare with: the file at `path`, or the committed file
+    )
 
     @property
     def stem(self) -> str:
@@ -82,9 +92,13 @@ def execute(run: Run, workers: pool.Workers, bar: Bar) -> Outcome:
     )
     if before and not (run.options.force or elsewhere):
         dirty = " with uncommitted changes" * bool(before.origin.get("dirty"))
-        print(f"{run.stem}: reused {len(before.rows)} units from {before.commit}{dirty}")
+        print(
+            f"{run.stem}: reused {len(before.rows)} units from {before.commit}{dirty}"
+        )
         if before.origin.get("source_sha256") != provenance.source_sha256(run.stem):
-            print(f"{run.stem}: the source has changed since; to run it again, pass --force")
+            print(
+                f"{run.stem}: the source has changed since; to run it again, pass --force"
+            )
         return Outcome(0, "reused")
     origin = provenance.collect(run.stem, run.argv, config, inputs, run.options.device)
     units: Sequence[Unit] = run.experiment.units(run.config)
@@ -107,7 +121,9 @@ def fill(
     start = time.monotonic()
     journal = Journal(run.path, {name: origin[name] for name in provenance.IDENTITY})
     if journal.done:
-        print(f"{run.stem}: resumed; {len(journal.done)} of {len(units)} units are done")
+        print(
+            f"{run.stem}: resumed; {len(journal.done)} of {len(units)} units are done"
+        )
     if run.options.reproduce and before and run.experiment.recomputed:
         copy_committed(run, units, journal, before)
     missing = len(units) - len(journal.done)
@@ -145,7 +161,9 @@ def copy_committed(
     """Keep the committed record of each unit that a reproduction does not compute."""
     copied = 0
     for unit, row in zip(units, before.rows, strict=True):
-        chosen = unit.arm in run.experiment.recomputed and unit.seed == run.config.seeds[0]
+        chosen = (
+            unit.arm in run.experiment.recomputed and unit.seed == run.config.seeds[0]
+        )
         if not chosen and unit.key not in journal.done:
             journal.append(unit.key, {"seconds": 0.0, "record": row})
             copied += 1
@@ -165,7 +183,9 @@ def perform(
         UnitsFailedError: A unit failed; raised after all other units have run.
     """
     missing = [unit for unit in units if unit.key not in journal.done]
-    jobs = [pool.Job(run.stem, run.config, unit, run.options.device) for unit in missing]
+    jobs = [
+        pool.Job(run.stem, run.config, unit, run.options.device) for unit in missing
+    ]
     ended = workers.run(jobs, run.options.processes, bar.step)
     failed: list[pool.Failed] = []
     expected = seconds_of(run.experiment, run.options, run.config)
@@ -177,7 +197,9 @@ def perform(
             print(f"{run.stem}: {text}\n{done.details}", file=sys.stderr)
             continue
         record = done.unit.named() | done.record
-        journal.append(done.unit.key, {"seconds": round(done.seconds, 3), "record": record})
+        journal.append(
+            done.unit.key, {"seconds": round(done.seconds, 3), "record": record}
+        )
         bar.finish(done.unit.key)
     if failed:
         raise UnitsFailedError(
@@ -198,8 +220,8 @@ def seconds_of(
             committed data.
 
     Returns:
-        Seconds, or None if no data of this device was made with these settings, or if a reproduction
-        computes a part.
+        Seconds, or None if no data of this device was made with these settings, or if a
+        reproduction computes a part.
     """
     if options.reproduce and experiment.recomputed:
         return None

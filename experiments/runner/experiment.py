@@ -1,14 +1,16 @@
 """What an experiment is: its settings, its units, and what its source says before it is imported.
 
-An experiment is a module with a docstring (the question, then the device), a frozen `Config`, a `SMOKE`
-config that ends within 5 s, `arms(config)`, `inputs()` (name -> sha256 of what it reads, if it reads anything) and
-`run(config, arm, seed, device, tick)`, which returns one record and calls `tick(steps done)` after each step.
-`arms` maps names to frozen dataclasses. A unit is one arm with one seed and depends on nothing but the config, so
-units run in any order and in any process. If the module has `table(records)`, what that returns is printed at the end.
+An experiment is a module with a docstring (the question, then the device), a frozen `Config`, a
+`SMOKE` config that ends within 5 s, `arms(config)`, `inputs()` (name -> sha256 of what it reads, if
+it reads anything) and `run(config, arm, seed, device, tick)`, which returns one record and calls
+`tick(steps done)` after each step. `arms` maps names to frozen dataclasses. A unit is one arm with
+one seed and depends on nothing but the config, so units run in any order and in any process. If the
+module has `table(records)`, what that returns is printed at the end.
 
 Its constants, all optional, are read from the source, as an import would take seconds and may fail:
-``DEVICES`` (where it runs; cpu and cuda), ``REQUIRES`` (packages beside torch), ``REPEATS = False`` (it measures time),
-``RECOMPUTED`` (arms that `make reproduce` computes, with the first seed; it copies the other units; all).
+``DEVICES`` (where it runs; cpu and cuda), ``REQUIRES`` (packages beside torch), ``REPEATS = False``
+(it measures time), ``RECOMPUTED`` (arms that `make reproduce` computes, with the first seed; it
+copies the other units; all).
 """
 
 import ast
@@ -32,7 +34,9 @@ T = TypeVar("T")
 
 
 class Arm(Protocol):
-    """The settings in which runs of an experiment differ: an instance of a frozen dataclass of plain values."""
+    """The settings in which runs of an experiment differ: an instance of a frozen dataclass of
+    plain values.
+    """
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -56,7 +60,9 @@ class Config:
 
 @dataclass(frozen=True)
 class Single:
-    """The one arm of an experiment that times everything side by side: a second arm would be measured with it."""
+    """The one arm of an experiment that times everything side by side: a second arm would be
+    measured with it.
+    """
 
 
 @dataclass(frozen=True)
@@ -74,7 +80,11 @@ class Unit:
 
     def named(self) -> Record:
         """Return what stands first in the unit's record."""
-        return {"arm": self.arm, "seed": self.seed, "settings": dataclasses.asdict(self.settings)}
+        return {
+            "arm": self.arm,
+            "seed": self.seed,
+            "settings": dataclasses.asdict(self.settings),
+        }
 
 
 @dataclass(frozen=True)
@@ -151,7 +161,9 @@ class Experiment:
     def units(self, config: Config) -> list[Unit]:
         """Return arms x seeds, in the order of the file."""
         arms: Mapping[str, Arm] = self.module.arms(config)
-        return [Unit(name, seed, arm) for name, arm in arms.items() for seed in config.seeds]
+        return [
+            Unit(name, seed, arm) for name, arm in arms.items() for seed in config.seeds
+        ]
 
     def require_packages(self) -> None:
         """Raise UsageError if a required package is not installed."""
@@ -161,4 +173,6 @@ class Experiment:
 
 def stems() -> list[str]:
     """Return the name of every experiment, sorted."""
-    return sorted(path.stem for path in FOLDER.glob("*.py") if not path.stem.startswith("_"))
+    return sorted(
+        path.stem for path in FOLDER.glob("*.py") if not path.stem.startswith("_")
+    )

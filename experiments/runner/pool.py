@@ -1,8 +1,8 @@
 """Runs units of work, in this process or in spawned ones, and hands back each result as it ends.
 
-A worker talks to its parent through one pipe and nothing else. If the parent is killed, the pipe closes and
-the worker ends at its next message; if a worker is killed, the parent reads end-of-file and says so.
-Nothing polls.
+A worker talks to its parent through one pipe and nothing else. If the parent is killed, the pipe
+closes and the worker ends at its next message; if a worker is killed, the parent reads end-of-file
+and says so. Nothing polls.
 """
 
 import os
@@ -66,7 +66,9 @@ def run(job: Job, on_step: OnStep) -> Ended:
         experiment = Experiment(job.stem).module
         if "torch" in sys.modules:
             emulation.speed_up_halves()
-        record = experiment.run(job.config, job.unit.settings, job.unit.seed, job.device, tick)
+        record = experiment.run(
+            job.config, job.unit.settings, job.unit.seed, job.device, tick
+        )
     except (BrokenPipeError, ConnectionResetError):
         raise  # the parent is gone
     except Exception as error:
@@ -80,11 +82,15 @@ def cpu_seconds() -> float:
 
 
 def _reason(error: Exception) -> str:
-    """Return what an exception says, in one line; torch's OutOfMemoryError is a RuntimeError with many."""
+    """Return what an exception says, in one line; torch's OutOfMemoryError is a RuntimeError with
+    many.
+    """
     first = str(error).partition("\n")[0]
     no_room = isinstance(error, MemoryError) or "out of memory" in first.lower()
     advice = (
-        "; not enough memory: pass --jobs 1, or a smaller batch with --out FILE" if no_room else ""
+        "; not enough memory: pass --jobs 1, or a smaller batch with --out FILE"
+        if no_room
+        else ""
     )
     return f"{type(error).__name__}: {first}{advice}"
 
@@ -114,7 +120,9 @@ class Worker:
         self.process.join()
 
     def receive(self, unit: Unit) -> Ended | tuple[str, int]:
-        """Return the next message about a unit: a step, or how it ended; if the process died, that it failed."""
+        """Return the next message about a unit: a step, or how it ended; if the process died, that
+        it failed.
+        """
         try:
             return cast("Ended | tuple[str, int]", self.pipe.recv())
         except EOFError:
@@ -145,8 +153,12 @@ class Workers:
         for worker in self._idle:
             worker.end()
 
-    def run(self, jobs: Sequence[Job], processes: int, on_step: OnStep) -> Iterator[Ended]:
-        """Yield each unit as it ends, in any order; `processes` of them at a time, with 1 in this process."""
+    def run(
+        self, jobs: Sequence[Job], processes: int, on_step: OnStep
+    ) -> Iterator[Ended]:
+        """Yield each unit as it ends, in any order; `processes` of them at a time, with 1 in this
+        process.
+        """
         if processes == 1:
             yield from (run(job, on_step) for job in jobs)
             return
@@ -154,7 +166,10 @@ class Workers:
         try:
             while todo or self._busy:
                 while todo and len(self._busy) < processes:
-                    worker, job = self._idle.pop() if self._idle else Worker.start(), todo.pop()
+                    worker, job = (
+                        self._idle.pop() if self._idle else Worker.start(),
+                        todo.pop(),
+                    )
                     worker.pipe.send(job)
                     self._busy[worker.pipe] = worker, job.unit
                 for pipe in wait(list(self._busy)):
@@ -177,7 +192,9 @@ class Workers:
 
 @contextmanager
 def kernels(*, own: bool) -> Iterator[None]:
-    """Have workers that start now use the kernels of this processor, as its users do, where `own`: time is measured."""
+    """Have workers that start now use the kernels of this processor, as its users do, where `own`:
+    time is measured.
+    """
     before = dict(os.environ)
     if own and os.environ.get("AMPSIM_KERNELS") != "own":
         os.environ["AMPSIM_KERNELS"] = "own"

@@ -25,7 +25,9 @@ class Earlier:
 
     def equal(self, rows: Sequence[Record]) -> int:
         """Return how many records are equal bit for bit; `settings` are not compared."""
-        return sum(_results(a) == _results(b) for a, b in zip(self.rows, rows, strict=False))
+        return sum(
+            _results(a) == _results(b) for a, b in zip(self.rows, rows, strict=False)
+        )
 
     def compare(self, rows: Sequence[Record]) -> str:
         """Return in words how many records are equal to the earlier ones."""
@@ -38,8 +40,8 @@ class Earlier:
     def keeps(self, origin: Record, rows: Sequence[Record]) -> bool:
         """Return whether the file can stay: its provenance is also true of the new run.
 
-        The records, the source, and the versions of shared packages are equal. A commit with changes is
-        replaced by one without.
+        The records, the source, and the versions of shared packages are equal. A commit with
+        changes is replaced by one without.
         """
         then, now = self.origin.get("versions", {}), origin["versions"]
         packages = then.keys() & now.keys() - {
@@ -81,8 +83,11 @@ def is_of(path: Path, origin: Record) -> bool:
     return all(there.get(name) == origin[name] for name in IDENTITY)
 
 
-def write(path: Path, origin: Record, rows: Sequence[Record], before: Earlier | None) -> bool:
-    """Write a finished file unless the existing one is equal and valid; return whether it was written.
+def write(
+    path: Path, origin: Record, rows: Sequence[Record], before: Earlier | None
+) -> bool:
+    """Write a finished file unless the existing one is equal and valid; return whether it was
+    written.
 
     Args:
         path: The file.
@@ -97,4 +102,6 @@ def write(path: Path, origin: Record, rows: Sequence[Record], before: Earlier | 
 
 
 def _results(row: Record) -> str:
-    return json_lines.encode({name: value for name, value in row.items() if name != "settings"})
+    return json_lines.encode(
+        {name: value for name, value in row.items() if name != "settings"}
+    )

@@ -23,7 +23,12 @@ class Bar:
         self.spent = self.planned = 0.0  # s, of the experiments that are over
 
     def count(
-        self, stem: str, units: int, steps: int, done: int, expected: float | None = None
+        self,
+        stem: str,
+        units: int,
+        steps: int,
+        done: int,
+        expected: float | None = None,
     ) -> None:
         """Start an experiment.
 
@@ -66,7 +71,9 @@ class Bar:
         spent, done = now - self.start, share - self.first
         if self.seconds is None:
             return spent * (1 - share) / done if done >= SHARE else None
-        left = (1 - share) * self.seconds + sum(each or 0.0 for each in self.later.values())
+        left = (1 - share) * self.seconds + sum(
+            each or 0.0 for each in self.later.values()
+        )
         planned = self.planned + done * self.seconds
         prior = min(PRIOR, SHARE * (planned + left))
         pace = (self.spent + spent + prior) / (planned + prior or 1.0)

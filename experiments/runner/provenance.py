@@ -18,18 +18,34 @@ from experiments.runner import device
 from experiments.runner.experiment import Experiment
 
 ROOT = Path(__file__).parent.parent.parent
-PACKAGES = ("torch", "numpy", "jax", "optax", "flax", "jmp", "numba", "hypothesis", "wandb")
+PACKAGES = (
+    "torch",
+    "numpy",
+    "jax",
+    "optax",
+    "flax",
+    "jmp",
+    "numba",
+    "hypothesis",
+    "wandb",
+)
 # What two runs must share for their units to stand in one file.
 OF_MACHINE = ("versions", "device", "threads")
 IDENTITY = ("config", "inputs_sha256", "source_sha256", *OF_MACHINE)
 
 
 def collect(
-    stem: str, argv: list[str], config: Record, inputs: Mapping[str, str], device_name: str
+    stem: str,
+    argv: list[str],
+    config: Record,
+    inputs: Mapping[str, str],
+    device_name: str,
 ) -> Record:
     """Return what is known before the run starts, on this machine with this device."""
     made_at = commit()
-    changes = _git("status", "--porcelain", "--", "ampsim", "experiments", ":!experiments/data")
+    changes = _git(
+        "status", "--porcelain", "--", "ampsim", "experiments", ":!experiments/data"
+    )
     return {
         "script": f"experiments/{stem}.py",
         "argv": argv,
@@ -49,7 +65,9 @@ def collect(
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of those packages that may take part in a result and are installed."""
+    """Return the versions of Python and of those packages that may take part in a result and are
+    installed.
+    """
     found = {"python": platform.python_version()}
     for name in PACKAGES:
         with contextlib.suppress(PackageNotFoundError):
@@ -63,7 +81,9 @@ def now() -> str:
 
 
 def commit() -> str | None:
-    """Return the commit that is checked out; AMPSIM_COMMIT names it where git's part was not copied."""
+    """Return the commit that is checked out; AMPSIM_COMMIT names it where git's part was not
+    copied.
+    """
     return os.environ.get("AMPSIM_COMMIT") or _git("rev-parse", "HEAD")
 
 
@@ -71,24 +91,32 @@ def _git(*args: str) -> str | None:
     """Return what git prints; None where there is no git, or no commit yet."""
     command = ["git", *args]  # whichever git the user has
     try:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)  # noqa: S603
+        done = subprocess.run(  # noqa: S603
+            command, cwd=ROOT, capture_output=True, text=True, check=True
+        )
     except (OSError, subprocess.CalledProcessError):
         return None
     return done.stdout.strip()
 
 
 def source_sha256(stem: str) -> str:
-    """Return the sha256 of what the experiment does, and what it imports from its folder: versions are never mixed."""
+    """Return the sha256 of what the experiment does, and what it imports from its folder: versions
+    are never mixed.
+    """
     digest = hashlib.sha256()
     for path in sorted(sources(Experiment(stem).path)):
-        digest.update(f"{path.parent.name}/{path.name}\0{_parsed(path.read_bytes())[0]}\0".encode())
+        digest.update(
+            f"{path.parent.name}/{path.name}\0{_parsed(path.read_bytes())[0]}\0".encode()
+        )
     return digest.hexdigest()
 
 
 def essence(node: object) -> str:
-    """Return a syntax tree as text, without layout, comments, and strings that stand alone, as docstrings do.
+    """Return a syntax tree as text, without layout, comments, and strings that stand alone, as
+    docstrings do.
 
-    Not `ast.dump` or `ast.unparse`, which differ between versions of Python: what is empty is left out here.
+    Not `ast.dump` or `ast.unparse`, which differ between versions of Python: what is empty is left
+    out here.
     """
     if isinstance(node, list):
         kept = (
@@ -108,7 +136,9 @@ def essence(node: object) -> str:
 
 
 def sources(path: Path) -> set[Path]:
-    """Return a module and, by its imports, those below it in ``experiments``; not the runner, which all share."""
+    """Return a module and, by its imports, those below it in ``experiments``; not the runner, which
+    all share.
+    """
     found, waiting = set(), [path]
     while waiting:
         path = waiting.pop()
@@ -123,7 +153,9 @@ def sources(path: Path) -> set[Path]:
 
 @functools.cache  # experiments share most of what they import
 def _parsed(source: bytes) -> tuple[str, list[str]]:
-    """Return the essence of a module, and what it may import: `from` a name, and each name that it takes from there."""
+    """Return the essence of a module, and what it may import: `from` a name, and each name that it
+    takes from there.
+    """
     tree = ast.parse(source)
     nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     names = [f"{node.module}.{alias.name}" for node in nodes for alias in node.names]
@@ -142,5 +174,7 @@ def why_stale(stem: str, origin: Mapping[str, object]) -> str | None:
     if origin["config"] != experiment.module.Config().plain():
         return "it was made with other settings"
     return (
-        "its inputs have changed since" if origin["inputs_sha256"] != experiment.inputs() else None
+        "its inputs have changed since"
+        if origin["inputs_sha256"] != experiment.inputs()
+        else None
     )

@@ -1,4 +1,6 @@
-"""Data that `make reproduce` computed here, in `build/here`: comparison with committed data, and adoption."""
+"""Data that `make reproduce` computed here, in `build/here`: comparison with committed data, and
+adoption.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,9 +46,13 @@ def compare(folder: Path) -> Iterator[Comparison]:
     """
     for path in _files(folder):
         asked, (origin, rows) = Experiment(path.stem), data_file.read(path)
-        old = previous_data.earlier(asked.data("cpu"), origin["config"], origin["inputs_sha256"])
+        old = previous_data.earlier(
+            asked.data("cpu"), origin["config"], origin["inputs_sha256"]
+        )
         device = str(old.origin["device"]["name"]) if old else ""
-        yield Comparison(path.stem, old.equal(rows) if old else 0, len(rows), device, asked.repeats)
+        yield Comparison(
+            path.stem, old.equal(rows) if old else 0, len(rows), device, asked.repeats
+        )
 
 
 def _files(folder: Path) -> list[Path]:
@@ -72,10 +78,14 @@ def table(folder: Path) -> Table:
     for column in (1, 2):
         shown.columns[column].justify = "right"
     for row in found:
-        shown.add_row(row.stem, str(row.total), str(row.equal), row.verdict, row.committed)
+        shown.add_row(
+            row.stem, str(row.total), str(row.equal), row.verdict, row.committed
+        )
     asked = [row for row in found if row.repeats and row.committed]
     equal = sum(row.equal == row.total for row in asked)
-    shown.caption = f"{equal} of the {len(asked)} comparable files have only equal records"
+    shown.caption = (
+        f"{equal} of the {len(asked)} comparable files have only equal records"
+    )
     return shown
 
 
@@ -86,6 +96,8 @@ def adopt(folder: Path) -> Iterator[str]:
     """
     for path in _files(folder):
         target, (origin, rows) = Experiment(path.stem).data("cpu"), data_file.read(path)
-        before = previous_data.earlier(target, origin["config"], origin["inputs_sha256"])
+        before = previous_data.earlier(
+            target, origin["config"], origin["inputs_sha256"]
+        )
         written = previous_data.write(target, origin, rows, before)
         yield f"{path.stem}: {'written' if written else 'unchanged'}"

@@ -1,7 +1,8 @@
 """What the settings on a command line may be, so that no experiment checks its own.
 
-A number is above 0, a list has different items and at least one. What a field's type and name do not say, it says
-itself: `Annotated[int, FROM_0]`, of a list of each item. The settings in the source are their author's business.
+A number is above 0, a list has different items and at least one. What a field's type and name do
+not say, it says itself: `Annotated[int, FROM_0]`, of a list of each item. The settings in the
+source are their author's business.
 """
 
 import math
@@ -29,7 +30,8 @@ BEFORE_THE_END = Expected(
     "a step from 0 and below steps", lambda value, config: 0 <= value < config.steps
 )
 EXPONENT = Expected(
-    "the exponent of a normal float32, from -126 to 127", lambda value, _: -126 <= value <= 127
+    "the exponent of a normal float32, from -126 to 127",
+    lambda value, _: -126 <= value <= 127,
 )
 SEED = Expected("a seed from 0 to 2^32 - 1", lambda value, _: 0 <= value < 2**32)
 
@@ -42,7 +44,8 @@ def one_of(names: Collection[str]) -> Expected:
 def like(pattern: str, example: str) -> Expected:
     """Return the condition that a text has a form."""
     return Expected(
-        f"a text like {example}", lambda value, _: re.fullmatch(pattern, value) is not None
+        f"a text like {example}",
+        lambda value, _: re.fullmatch(pattern, value) is not None,
     )
 
 
@@ -50,7 +53,8 @@ def check(config: Config) -> None:
     """Raise for invalid settings.
 
     Raises:
-        UsageError: A setting is invalid; the message has its value, the expected values, and the default.
+        UsageError: A setting is invalid; the message has its value, the expected values, and the
+            default.
     """
     for name, hint in get_type_hints(type(config), include_extras=True).items():
         value, named = (
@@ -76,7 +80,8 @@ def _instead(value: Any, hint: Any, expected: Expected | None, config: Config) -
         items = get_type_hints(hint).values()
     if isinstance(value, tuple):
         each = (
-            _instead(item, kind, expected, config) for item, kind in zip(value, items, strict=True)
+            _instead(item, kind, expected, config)
+            for item, kind in zip(value, items, strict=True)
         )
         return next(filter(None, each), "")
     expected = expected or {int: COUNT, float: POSITIVE}.get(hint)

@@ -1,1 +1,3 @@
-"""Trains real networks on real data: tasks, one loop, and what fp16 did to a gradient. It knows no experiment."""
+"""Trains real networks on real data: tasks, one loop, and what fp16 did to a gradient. It knows no
+experiment.
+"""

@@ -22,8 +22,12 @@ class CrashArm(Arm):
         )
 
 
-def crash_step(forward_overflow: Sequence[int], found_inf: Sequence[int], steps: int) -> int | None:
-    """Return the step from which on the forward pass overflowed and every step was skipped, to the end; or None."""
+def crash_step(
+    forward_overflow: Sequence[int], found_inf: Sequence[int], steps: int
+) -> int | None:
+    """Return the step from which on the forward pass overflowed and every step was skipped, to the
+    end; or None.
+    """
     start = steps
     while start - 1 in found_inf and start - 1 in forward_overflow:
         start -= 1

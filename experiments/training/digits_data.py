@@ -1,4 +1,6 @@
-"""Handwritten digits: 1797 images of 8 x 8 pixels, the file that scikit-learn ships, so nothing is downloaded."""
+"""Handwritten digits: 1797 images of 8 x 8 pixels, the file that scikit-learn ships, so nothing is
+downloaded.
+"""
 
 import functools
 from pathlib import Path
@@ -24,11 +26,15 @@ class Digits(NamedTuple):
 
 
 def load(device: str) -> Digits:
-    """Return the data set, split in the same way for every seed: seeds differ in weights and batches only."""
+    """Return the data set, split in the same way for every seed: seeds differ in weights and
+    batches only.
+    """
     table = read()
     order = torch.randperm(len(table), generator=torch.Generator().manual_seed(0))
     x, y = table[order, :PIXELS] / 16, table[order, PIXELS].long()  # pixels are 0 .. 16
-    return Digits(*(part.to(device) for part in (x[:TRAIN], y[:TRAIN], x[TRAIN:], y[TRAIN:])))
+    return Digits(
+        *(part.to(device) for part in (x[:TRAIN], y[:TRAIN], x[TRAIN:], y[TRAIN:]))
+    )
 
 
 @functools.cache

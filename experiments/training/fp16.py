@@ -1,10 +1,10 @@
 """What the fp16 experiments share: seeds, the precision of an arm, and what fp16 did to a gradient.
 
-Parameters are float32. `torch.autocast` casts each weight to fp16 once per forward pass, so the backward
-pass computes that weight's gradient *in fp16* and only then widens it into `.grad`. Widening is exact:
-before it is unscaled, every element of `.grad` is the fp16 number that the backward pass produced,
-underflow and overflow included. That is what is counted here; rounding a float32 gradient to fp16 would
-miss all that was flushed in the layers above.
+Parameters are float32. `torch.autocast` casts each weight to fp16 once per forward pass, so the
+backward pass computes that weight's gradient *in fp16* and only then widens it into `.grad`.
+Widening is exact: before it is unscaled, every element of `.grad` is the fp16 number that the
+backward pass produced, underflow and overflow included. That is what is counted here; rounding a
+float32 gradient to fp16 would miss all that was flushed in the layers above.
 """
 
 import math
@@ -14,11 +14,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-SMALLEST_NORMAL = 2.0**-14  # of fp16; the smallest subnormal is 2^-24, the largest number 65504
+SMALLEST_NORMAL = (
+    2.0**-14
+)  # of fp16; the smallest subnormal is 2^-24, the largest number 65504
 
 
 def prepare(seed: int) -> torch.Generator:
-    """Seed everything, one thread, deterministic kernels; returns the generator that draws the batches."""
+    """Seed everything, one thread, deterministic kernels; returns the generator that draws the
+    batches.
+    """
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(mode=True)
     # Nothing here reads memory before it writes it.
@@ -27,7 +31,7 @@ def prepare(seed: int) -> torch.Generator:
     torch.backends.cudnn.allow_tf32 = (
         False  # else a float32 convolution has 10 bits of mantissa on a GPU
     )
-    np.random.seed(seed)  # noqa: NPY002 - whoever draws from the global stream should be reproducible too
+    np.random.seed(seed)  # noqa: NPY002
     torch.manual_seed(seed)
     return torch.Generator().manual_seed(seed)
 
@@ -49,7 +53,9 @@ def autocast(device: str, *, fp16: bool) -> torch.autocast:
 
 def flat_gradient(model: nn.Module) -> Tensor:
     """Return every gradient of the model in one vector, in the order of `model.parameters()`."""
-    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+    return torch.cat(
+        [p.grad.flatten() for p in model.parameters() if p.grad is not None]
+    )
 
 
 def flat_parameters(model: nn.Module) -> Tensor:
@@ -59,23 +65,29 @@ def flat_parameters(model: nn.Module) -> Tensor:
 
 def all_finite(x: Tensor) -> bool:
     """Return whether neither inf nor NaN is anywhere; waits for the device."""
-    return math.isfinite(x.abs().max())  # NaN if one is; a seventh of the time of `isfinite`
+    return math.isfinite(
+        x.abs().max()
+    )  # NaN if one is; a seventh of the time of `isfinite`
 
 
 def count_classes(gradient: Tensor, sizes: Sequence[int]) -> list[list[int]]:
-    """Return how many elements of each layer fp16 holds as zero, subnormal, and not at all (inf or NaN).
+    """Return how many elements of each layer fp16 holds as zero, subnormal, and not at all (inf or
+    NaN).
 
     Args:
-        gradient: (sum of sizes,) float32, the layers one after the other. A gradient that was not computed in
-            fp16 is rounded to it here.
+        gradient: (sum of sizes,) float32, the layers one after the other. A gradient that was not
+            computed in fp16 is rounded to it here.
         sizes: elements a layer.
 
     Returns:
-        Three lists (zero, subnormal, overflow) of one count per layer; the rest of a layer is normal.
+        Three lists (zero, subnormal, overflow) of one count per layer; the rest of a layer is
+        normal.
     """
     magnitude = gradient.half().abs()
     zero = magnitude == 0
-    classes = torch.stack([zero, (magnitude < SMALLEST_NORMAL) & ~zero, ~magnitude.isfinite()])
+    classes = torch.stack(
+        [zero, (magnitude < SMALLEST_NORMAL) & ~zero, ~magnitude.isfinite()]
+    )
     counts = torch.stack(
         [part.sum(dim=1) for part in torch.split(classes, list(sizes), dim=1)], dim=1
     )

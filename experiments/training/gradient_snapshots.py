@@ -1,7 +1,8 @@
 """Gradients by binade, at points of a training run in float32: what `gradient_histogram` measures.
 
-At each point a batch is drawn that is not trained on. `ampsim.probe` counts the gradient of every parameter and of the
-output of every module in one backward pass, in float32: what there is, before any format takes its share.
+At each point a batch is drawn that is not trained on. `ampsim.probe` counts the gradient of every
+parameter and of the output of every module in one backward pass, in float32: what there is, before
+any format takes its share.
 """
 
 import functools
@@ -76,19 +77,24 @@ def layer(name: str) -> str:
 
 def inputs(*devices: str) -> dict[str, str]:
     """Return file -> sha256 of what all cases on these devices read."""
-    return tasks.inputs(*(case.task for device in devices for case in CASES[device].values()))
+    return tasks.inputs(
+        *(case.task for device in devices for case in CASES[device].values())
+    )
 
 
 def snapshots(
     arm: str, seed: int, device: str, points: Sequence[int]
 ) -> Iterator[tuple[int, Task, Batch]]:
-    """Train in float32; at each of the points, counted in steps and ascending, yields the task and a fresh batch.
+    """Train in float32; at each of the points, counted in steps and ascending, yields the task and
+    a fresh batch.
 
     Adam's eps is 1e-15: with the usual 1e-8 it would not move what has the smallest gradients.
     """
     case = CASES[device][arm]
     task = tasks.make(case.task, seed, device, case.batch)
-    optimizer = torch.optim.Adam(task.model.parameters(), lr=case.lr, eps=1e-15, fused=True)
+    optimizer = torch.optim.Adam(
+        task.model.parameters(), lr=case.lr, eps=1e-15, fused=True
+    )
     for before, point in pairwise((0, *points)):
         for _ in FP32.train(task, optimizer, point - before):
             pass
@@ -96,10 +102,11 @@ def snapshots(
 
 
 def probed(task: Task, batch: Batch) -> list[GradientRecord]:
-    """Return histograms of the float32 gradient of every parameter and of every module's output, one backward pass.
+    """Return histograms of the float32 gradient of every parameter and of every module's output,
+    one backward pass.
 
-    A GPT's logits are a product with its embedding and no module's output; they have one more row, `OUTPUT`.
-    The gradients of the model are cleared before, and left behind.
+    A GPT's logits are a product with its embedding and no module's output; they have one more row,
+    `OUTPUT`. The gradients of the model are cleared before, and left behind.
     """
     x, y = batch
     task.model.zero_grad()
@@ -110,7 +117,9 @@ def probed(task: Task, batch: Batch) -> list[GradientRecord]:
         probe.step()
         rows = probe.drain()
     if isinstance(task.model, GPT):
-        rows.append(GradientRecord(0, "activation", OUTPUT, 1.0, Histogram.of(output.grad)))
+        rows.append(
+            GradientRecord(0, "activation", OUTPUT, 1.0, Histogram.of(output.grad))
+        )
     return rows
 
 

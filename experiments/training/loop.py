@@ -1,4 +1,6 @@
-"""How it is trained: the arms that experiments share, one loop that stops after each backward pass, and its log."""
+"""How it is trained: the arms that experiments share, one loop that stops after each backward pass,
+and its log.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,8 +22,12 @@ class Step(NamedTuple):
     number: int  # from 0
     loss: float  # before scaling
     scale: float
-    gradient: Tensor  # (elements of the model,) float32, in the order of `model.parameters()`
-    found_inf: bool  # whether an element is inf or NaN: the optimizer's step will be skipped
+    gradient: (
+        Tensor  # (elements of the model,) float32, in the order of `model.parameters()`
+    )
+    found_inf: (
+        bool  # whether an element is inf or NaN: the optimizer's step will be skipped
+    )
     batch: Batch  # what the loss was computed on
 
 
@@ -49,23 +55,36 @@ class Arm:
         """Return a new scaler for one run."""
         enabled = self.dtype == "float16"
         return GradScaler(
-            device, self.init_scale, growth_interval=self.growth_interval or SHORT, enabled=enabled
+            device,
+            self.init_scale,
+            growth_interval=self.growth_interval or SHORT,
+            enabled=enabled,
         )
 
     def factor(self, count: int, whole: int) -> float:
-        """Return what turns the mean over a batch of `count` into the loss; `whole` is the size of a global batch."""
+        """Return what turns the mean over a batch of `count` into the loss; `whole` is the size of
+        a global batch.
+        """
         return {"mean": 1.0, "sum": float(count), "share": count / whole}[self.loss]
 
     def train(
-        self, task: Task, optimizer: torch.optim.Optimizer, steps: int, *, factor: float = 1.0
+        self,
+        task: Task,
+        optimizer: torch.optim.Optimizer,
+        steps: int,
+        *,
+        factor: float = 1.0,
     ) -> Iterator[Step]:
         """Run `train` in this arm's precision, with a new scaler of its own."""
         scaler = self.scaler(next(task.model.parameters()).device.type)
         dtype = getattr(torch, self.dtype)
-        return train(task, optimizer, scaler, steps, dtype=dtype, factor=factor, fixed=self.fixed)
+        return train(
+            task, optimizer, scaler, steps, dtype=dtype, factor=factor, fixed=self.fixed
+        )
 
 
-SHORT = 50  # growth interval G of an arm that does not name one; torch's 2000 is longer than most runs here
+# growth interval G of an arm that does not name one; torch's 2000 is longer than most runs here
+SHORT = 50
 FP32, BF16, UNSCALED = Arm("float32"), Arm("bfloat16"), Arm()
 
 
@@ -82,7 +101,9 @@ def dynamic(growth_interval: int = SHORT, init_log2: int = 16) -> Arm:
 def usual_arms(
     static_log2: int, growth_intervals: Sequence[int], inits_log2: Sequence[int]
 ) -> dict[str, Arm]:
-    """Return the arms that tell when fp16 needs loss scaling, and whether it matters how the scale moves, by name."""
+    """Return the arms that tell when fp16 needs loss scaling, and whether it matters how the scale
+    moves, by name.
+    """
     shared = {"fp32": FP32, "unscaled": UNSCALED, "dynamic": dynamic()}
     return {
         "fp32": FP32,
@@ -92,7 +113,9 @@ def usual_arms(
         **{f"dynamic G={interval}": dynamic(interval) for interval in growth_intervals},
         **{f"init 2^{log2}": dynamic(init_log2=log2) for log2 in inits_log2},
         "sum": replace(dynamic(), loss="sum"),
-        **{f"global {name}": replace(arm, loss="share") for name, arm in shared.items()},
+        **{
+            f"global {name}": replace(arm, loss="share") for name, arm in shared.items()
+        },
     }
 
 
@@ -116,8 +139,10 @@ def train(
         scaler: asked for its scale, and told what happened.
         steps: how many.
         dtype: of autocast; float32 switches it off.
-        factor: multiplies the loss that is differentiated: from the mean to a sum, or to a share of a larger batch.
-        fixed: put back as the scale after every step; an overflow is then skipped, but never backed off from.
+        factor: multiplies the loss that is differentiated: from the mean to a sum, or to a share of
+            a larger batch.
+        fixed: put back as the scale after every step; an overflow is then skipped, but never backed
+            off from.
     """
     parameters = list(
         task.model.parameters()
@@ -131,7 +156,12 @@ def train(
         scaler.scale(loss * factor).backward()
         gradient = flat(parameter.grad for parameter in parameters)
         yield Step(
-            number, loss.item(), scaler.get_scale(), gradient, not fp16.all_finite(gradient), (x, y)
+            number,
+            loss.item(),
+            scaler.get_scale(),
+            gradient,
+            not fp16.all_finite(gradient),
+            (x, y),
         )
         scaler.step(optimizer)
         scaler.update(fixed)
@@ -148,7 +178,9 @@ def cool(optimizer: torch.optim.Optimizer, lr: float, step: int, steps: int) -> 
 
 @torch.no_grad()
 def accuracy(task: Task) -> float:
-    """Return the share of the test set whose largest logit is the right one; in float32 for every arm."""
+    """Return the share of the test set whose largest logit is the right one; in float32 for every
+    arm.
+    """
     x, y = task.test
     hits = (task.model(x).argmax(dim=-1) == y).float().mean().item()
     return series.six_digits([hits])[0]
@@ -158,7 +190,9 @@ def accuracy(task: Task) -> float:
 class Log:
     """The columns of one unit that are about its steps."""
 
-    count_every: int | None = None  # steps between two counts of zeros; None: they are not counted
+    count_every: int | None = (
+        None  # steps between two counts of zeros; None: they are not counted
+    )
     losses: list[float] = field(default_factory=list)
     scales: list[float] = field(default_factory=list)
     found_inf: list[int] = field(default_factory=list)
@@ -178,7 +212,10 @@ class Log:
 
     def record(self) -> Record:
         """Return the columns as `data/README.md` has them."""
-        counted = {"counted_steps": self.counted_steps, "zero": series.six_digits(self.zero)}
+        counted = {
+            "counted_steps": self.counted_steps,
+            "zero": series.six_digits(self.zero),
+        }
         return {
             "loss": series.six_digits(self.losses),
             "scale_changes": series.changes(self.scales),

@@ -1,7 +1,8 @@
-"""One rank of a training run in fp16: it has its part of a small GPT's parameters, cut by hand or by FSDP2.
+"""One rank of a training run in fp16: it has its part of a small GPT's parameters, cut by hand or
+by FSDP2.
 
-``torchrun --nproc-per-node 2 -m experiments.training.on_ranks FOLDER`` reads `FOLDER/job`, and each rank writes what
-it saw to a file of its number there.
+``torchrun --nproc-per-node 2 -m experiments.training.on_ranks FOLDER`` reads `FOLDER/job`, and each
+rank writes what it saw to a file of its number there.
 """
 
 import os
@@ -43,7 +44,8 @@ class Job:
 
 
 class ByHand:
-    """A model whose parameters, one after the other, are cut into a part per rank: ZeRO in its simplest form.
+    """A model whose parameters, one after the other, are cut into a part per rank: ZeRO in its
+    simplest form.
 
     Every rank also holds the whole model, in which it computes.
     """
@@ -51,7 +53,9 @@ class ByHand:
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self.part = nn.Parameter(
-            fp16.flat_parameters(model).chunk(dist.get_world_size())[dist.get_rank()].clone()
+            fp16.flat_parameters(model)
+            .chunk(dist.get_world_size())[dist.get_rank()]
+            .clone()
         )
         self.parameters = [self.part]
 
@@ -59,7 +63,8 @@ class ByHand:
         """Give this rank its part of the mean gradient."""
         self.part.grad = torch.empty_like(self.part)
         dist.reduce_scatter(
-            self.part.grad, list(fp16.flat_gradient(self.model).chunk(dist.get_world_size()))
+            self.part.grad,
+            list(fp16.flat_gradient(self.model).chunk(dist.get_world_size())),
         )
         self.part.grad /= dist.get_world_size()
         self.model.zero_grad()
@@ -91,7 +96,9 @@ class Way(NamedTuple):
     """A way from gradients to parameters, apart from the scaler."""
 
     sharding: type[ByHand | FSDP2]
-    unscales: bool  # whether `unscale_` is called before the step, as whoever clips does
+    unscales: (
+        bool  # whether `unscale_` is called before the step, as whoever clips does
+    )
     optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 
@@ -104,7 +111,9 @@ WAYS = {
     "unscale_, fused": Way(ByHand, unscales=True, optimizer=sgd(fused=True)),
     "fused": Way(ByHand, unscales=False, optimizer=sgd(fused=True)),
     "unscale_, not fused": Way(ByHand, unscales=True, optimizer=sgd(fused=False)),
-    "FSDP2": Way(FSDP2, unscales=True, optimizer=partial(torch.optim.AdamW, lr=3e-3, fused=True)),
+    "FSDP2": Way(
+        FSDP2, unscales=True, optimizer=partial(torch.optim.AdamW, lr=3e-3, fused=True)
+    ),
 }
 SCALERS = ("torch", "ours")
 
@@ -129,7 +138,14 @@ def train(job: Job, way: Way, scaler: str) -> Record:
     model = way.sharding(task.model)
     optimizer = way.optimizer(model.parameters)
     seen = list(
-        steps(job, task, model, optimizer, new_scaler(scaler, way, job), unscales=way.unscales)
+        steps(
+            job,
+            task,
+            model,
+            optimizer,
+            new_scaler(scaler, way, job),
+            unscales=way.unscales,
+        )
     )
     return {
         "loss": series.six_digits([step.loss for step in seen]),
@@ -181,7 +197,10 @@ def steps(
         model.reduce()
         if [number, rank] in job.planted:
             next(own(param.grad for param in model.parameters)).view(-1)[0] = torch.inf
-        before, scale = [part.clone() for part in own(model.parameters)], scaler.get_scale()
+        before, scale = (
+            [part.clone() for part in own(model.parameters)],
+            scaler.get_scale(),
+        )
         if unscales:
             scaler.unscale_(optimizer)
         scaler.step(optimizer)

@@ -1,4 +1,6 @@
-"""Natural images: the two photographs that scikit-learn ships, at a third of their size, so nothing is downloaded."""
+"""Natural images: the two photographs that scikit-learn ships, at a third of their size, so nothing
+is downloaded.
+"""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -9,9 +11,8 @@ from torch import Tensor
 
 FILE = Path(__file__).parent.parent / "inputs" / "photos.npz"
 
-TRAIN = (
-    160  # columns; three quarters. What is right of them is for tests, so that no pixel is in both
-)
+# columns; three quarters. What is right of them is for tests, so that no pixel is in both
+TRAIN = 160
 
 
 class Photos(NamedTuple):
@@ -22,7 +23,9 @@ class Photos(NamedTuple):
 
 
 def load(device: str) -> Photos:
-    """Return the photographs, split in the same way for every seed: seeds differ in weights and crops only."""
+    """Return the photographs, split in the same way for every seed: seeds differ in weights and
+    crops only.
+    """
     with np.load(FILE) as file:
         pixels = torch.from_numpy(np.stack([file["china"], file["flower"]])).to(device)
     whole = pixels.permute(0, 3, 1, 2) / 255
@@ -40,7 +43,9 @@ def crops(part: Tensor, places: Tensor, size: int) -> Tensor:
     windows = part.unfold(2, size, 1).unfold(
         3, size, 1
     )  # (photos, 3, places down, places across, size, size)
-    photo, down, across = np.unravel_index(places.numpy(), (len(part), *windows.shape[2:4]))
+    photo, down, across = np.unravel_index(
+        places.numpy(), (len(part), *windows.shape[2:4])
+    )
     return windows[photo, :, down, across]
 
 
@@ -52,9 +57,13 @@ def count(part: Tensor, size: int) -> int:
 
 def draw(part: Tensor, batch: int, size: int, generator: torch.Generator) -> Tensor:
     """Return a random batch of `crops`."""
-    return crops(part, torch.randint(count(part, size), (batch,), generator=generator), size)
+    return crops(
+        part, torch.randint(count(part, size), (batch,), generator=generator), size
+    )
 
 
 def spaced(part: Tensor, batch: int, size: int) -> Tensor:
     """Return `batch` crops from all over the part: the same at every call."""
-    return crops(part, torch.arange(batch) * (count(part, size) - 1) // max(1, batch - 1), size)
+    return crops(
+        part, torch.arange(batch) * (count(part, size) - 1) // max(1, batch - 1), size
+    )

@@ -26,7 +26,8 @@ class Pipelined:
 
     Forward and backward run on the caller's thread with the model's own parameters. The optimizer
     runs on an `OptimizerThread` with float32 master weights. Iteration i uses the weights after
-    max(0, i - depth) steps, whatever the schedule of threads. Gradients are handed over, not shared.
+    max(0, i - depth) steps, whatever the schedule of threads. Gradients are handed over, not
+    shared.
 
     Args:
         model: Module whose parameters are overwritten with the weights of each iteration.
@@ -34,7 +35,9 @@ class Pipelined:
         thread: Thread of the optimizer.
     """
 
-    def __init__(self, model: nn.Module, *, depth: int, thread: OptimizerThread) -> None:
+    def __init__(
+        self, model: nn.Module, *, depth: int, thread: OptimizerThread
+    ) -> None:
         self.model, self._depth, self._thread = model, depth, thread
         self._params = [p for p in model.parameters() if p.requires_grad]
         self._device = self._params[0].device
@@ -57,9 +60,13 @@ class Pipelined:
     def _take(self, steps: int) -> None:
         """Give the model the weights after some steps, which are waited for."""
         with self._changed:
-            self._changed.wait_for(lambda: steps in self._versions or self._error is not None)
+            self._changed.wait_for(
+                lambda: steps in self._versions or self._error is not None
+            )
             if self._error is not None:
-                raise RuntimeError("a step on the optimizer's thread failed") from self._error
+                raise RuntimeError(
+                    "a step on the optimizer's thread failed"
+                ) from self._error
             weights = self._versions[steps]
             self._versions.pop(steps - 1, None)  # later iterations take newer weights
         wait_for(weights.ready, self._device)
@@ -83,7 +90,9 @@ class Pipelined:
         self._iteration += 1
         self._thread.launch(partial(self._run, self._iteration, grads, step))
 
-    def _run(self, steps: int, grads: list[Tensor | None], step: Callable[[], object]) -> None:
+    def _run(
+        self, steps: int, grads: list[Tensor | None], step: Callable[[], object]
+    ) -> None:
         try:
             for master, grad in zip(self._masters, grads, strict=True):
                 master.grad = None if grad is None else grad.to(master.dtype)

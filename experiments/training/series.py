@@ -7,7 +7,9 @@ from typing import Any
 def changes(values: Sequence[float]) -> list[list[float]]:
     """Return a piecewise constant series as [[step, value in force from that step on], ...]."""
     return [
-        [step, value] for step, value in enumerate(values) if step == 0 or value != values[step - 1]
+        [step, value]
+        for step, value in enumerate(values)
+        if step == 0 or value != values[step - 1]
     ]
 
 
@@ -17,7 +19,9 @@ def flagged(flags: Sequence[bool]) -> list[int]:
 
 
 def six_digits(values: Sequence[float]) -> list[float]:
-    """Round to 6 significant digits, well below what two seeds differ by, so that the files stay small."""
+    """Round to 6 significant digits, well below what two seeds differ by, so that the files stay
+    small.
+    """
     return [float(f"{value:.6g}") for value in values]
 
 

@@ -68,7 +68,9 @@ def differentiate(task: Task, batch: Batch, scale: float) -> tuple[float, Tensor
     x, y = batch
     with fp16.autocast(x.device.type, fp16=True):
         loss = task.criterion(task.model(x), y)
-    return loss.item(), flat(torch.autograd.grad(loss * scale, list(task.model.parameters())))
+    return loss.item(), flat(
+        torch.autograd.grad(loss * scale, list(task.model.parameters()))
+    )
 
 
 def assign(parameters: Sequence[nn.Parameter], gradient: Tensor) -> None:

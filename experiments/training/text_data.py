@@ -1,4 +1,5 @@
-"""Text: the first 256 KiB of what Python 3.11.7 says about its own language, so that nothing is downloaded.
+"""Text: the first 256 KiB of what Python 3.11.7 says about its own language, so that nothing is
+downloaded.
 
 `pydoc_data.topics` changes from one release of Python to the next; the copy does not.
 """
@@ -23,9 +24,13 @@ class Text(NamedTuple):
 
 
 def load(device: str) -> Text:
-    """Return the text, split in the same way for every seed: seeds differ in weights and batches only."""
+    """Return the text, split in the same way for every seed: seeds differ in weights and batches
+    only.
+    """
     tokens = (
-        torch.frombuffer(bytearray(gzip.decompress(FILE.read_bytes())), dtype=torch.uint8)
+        torch.frombuffer(
+            bytearray(gzip.decompress(FILE.read_bytes())), dtype=torch.uint8
+        )
         .long()
         .to(device)
     )
@@ -33,7 +38,9 @@ def load(device: str) -> Text:
 
 
 def windows(tokens: Tensor, starts: Tensor, context: int) -> tuple[Tensor, Tensor]:
-    """Return what a model reads and what it should say, (len(starts), context) each, the second one byte further on."""
+    """Return what a model reads and what it should say, (len(starts), context) each, the second one
+    byte further on.
+    """
     places = starts[:, None] + torch.arange(context + 1)
     pieces = tokens[places.to(tokens.device)]
     return pieces[:, :-1], pieces[:, 1:]
@@ -44,12 +51,16 @@ def draw(
 ) -> tuple[Tensor, Tensor]:
     """Return a random batch of `windows`."""
     return windows(
-        tokens, torch.randint(len(tokens) - context, (batch,), generator=generator), context
+        tokens,
+        torch.randint(len(tokens) - context, (batch,), generator=generator),
+        context,
     )
 
 
 def spaced(tokens: Tensor, count: int, context: int) -> tuple[Tensor, Tensor]:
     """`count` windows at equal distances: the same at every call."""
     return windows(
-        tokens, torch.arange(count) * (len(tokens) - context - 1) // max(1, count - 1), context
+        tokens,
+        torch.arange(count) * (len(tokens) - context - 1) // max(1, count - 1),
+        context,
     )

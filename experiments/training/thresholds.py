@@ -1,7 +1,7 @@
 """How large a loss scale a step could have borne: found by trying.
 
-The gradients of the parameters do not tell. Those of the activations may overflow first, inside the backward pass,
-where a gradient of many images is not yet averaged.
+The gradients of the parameters do not tell. Those of the activations may overflow first, inside the
+backward pass, where a gradient of many images is not yet averaged.
 """
 
 import math
@@ -16,16 +16,19 @@ LOWEST, HIGHEST = -40, 60  # log2 of the scales that are tried; fp16 spans 40 bi
 
 
 def threshold(task: Task, batch: Batch, near: float, halvings: int = 0) -> float:
-    """Return log2 of the largest scale at which no gradient of a batch overflows, with the weights as they are.
+    """Return log2 of the largest scale at which no gradient of a batch overflows, with the weights
+    as they are.
 
-    Backward passes in fp16, one a scale that is tried; they change no gradient that an optimizer sees.
+    Backward passes in fp16, one a scale that is tried; they change no gradient that an optimizer
+    sees.
 
     Args:
         task: what is trained.
         batch: of the step in question.
         near: log2 of the scale to start from, or an earlier threshold.
-        halvings: 0 finds the largest power of two, exactly; each more halves what is left of that bit, and the middle
-            of the rest is returned: with n of them the error is at most 2^-(n + 1) bits.
+        halvings: 0 finds the largest power of two, exactly; each more halves what is left of that
+            bit, and the middle of the rest is returned: with n of them the error is at most 2^-(n +
+            1) bits.
 
     Returns:
         -inf if the step overflows at every scale, inf if at none.
@@ -45,9 +48,13 @@ def threshold(task: Task, batch: Batch, near: float, halvings: int = 0) -> float
 def search(fits: Callable[[float], bool], start: int, halvings: int) -> float:
     """Return where `fits`, true up to some number and false above it, ends; see `threshold`."""
     if fits(start):
-        low = next((bits for bits in range(start, HIGHEST) if not fits(bits + 1)), math.inf)
+        low = next(
+            (bits for bits in range(start, HIGHEST) if not fits(bits + 1)), math.inf
+        )
     else:
-        low = next((bits for bits in range(start - 1, LOWEST, -1) if fits(bits)), -math.inf)
+        low = next(
+            (bits for bits in range(start - 1, LOWEST, -1) if fits(bits)), -math.inf
+        )
     if not halvings or math.isinf(low):
         return low
     width = 1.0

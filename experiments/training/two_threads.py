@@ -1,4 +1,6 @@
-"""The two scalers that are called from two threads: torch's as a naive user would, ours with a ticket an iteration."""
+"""The two scalers that are called from two threads: torch's as a naive user would, ours with a
+ticket an iteration.
+"""
 
 from typing import Any
 
@@ -13,8 +15,12 @@ INIT_SCALE = 2.0**12
 class Naive:
     """torch's scaler: whichever scale it holds when it is asked."""
 
-    def __init__(self, growth_interval: int, depth: int, init_scale: float = INIT_SCALE) -> None:
-        self.scaler: Any = torch.amp.GradScaler("cpu", init_scale, growth_interval=growth_interval)
+    def __init__(
+        self, growth_interval: int, depth: int, init_scale: float = INIT_SCALE
+    ) -> None:
+        self.scaler: Any = torch.amp.GradScaler(
+            "cpu", init_scale, growth_interval=growth_interval
+        )
 
     def begin(self) -> Iteration:
         """Return what each call about one iteration is given, and what travels with its gradients."""
@@ -36,7 +42,9 @@ class Naive:
 class Tickets(Naive):
     """Our scaler: the ticket travels with the gradients."""
 
-    def __init__(self, growth_interval: int, depth: int, init_scale: float = INIT_SCALE) -> None:
+    def __init__(
+        self, growth_interval: int, depth: int, init_scale: float = INIT_SCALE
+    ) -> None:
         self.scaler = AsyncGradScaler(
             "cpu", init_scale, growth_interval=growth_interval, depth=depth
         )

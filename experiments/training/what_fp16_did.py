@@ -1,4 +1,6 @@
-"""What fp16 did to a gradient: backward passes at other loss scales, and what they lost of the true gradient."""
+"""What fp16 did to a gradient: backward passes at other loss scales, and what they lost of the true
+gradient.
+"""
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -13,17 +15,18 @@ from experiments.training.tasks import Batch, Task
 class Loss(NamedTuple):
     """The loss of a gradient beside the true one, in float32."""
 
-    flushed: (
-        float  # share of the elements, of those that are not zero in the truth, that became zero
-    )
+    # share of the elements, of those that are not zero in the truth, that became zero
+    flushed: float
     overflowed: float  # share of them that is not finite
-    error: (
-        float  # length of the difference over that of the truth; inf where an element is not finite
-    )
+    # length of the difference over that of the truth; inf where an element is not finite
+    error: float
 
 
-def backward_passes(task: Task, batch: Batch, scales: Iterable[float]) -> Iterator[Tensor]:
-    """Yield the gradient of one and the same fp16 forward pass, computed in fp16 at each loss scale, and scaled.
+def backward_passes(
+    task: Task, batch: Batch, scales: Iterable[float]
+) -> Iterator[Tensor]:
+    """Yield the gradient of one and the same fp16 forward pass, computed in fp16 at each loss
+    scale, and scaled.
 
     The gradients of the model stay as they are.
     """
@@ -37,7 +40,9 @@ def backward_passes(task: Task, batch: Batch, scales: Iterable[float]) -> Iterat
 
 def flat(gradients: Iterable[Tensor | None]) -> Tensor:
     """Return all gradients in one vector."""
-    return torch.cat([gradient.flatten() for gradient in gradients if gradient is not None])
+    return torch.cat(
+        [gradient.flatten() for gradient in gradients if gradient is not None]
+    )
 
 
 def compare(truth: Tensor, scaled: Tensor, scale: float) -> Loss:
@@ -51,10 +56,12 @@ def compare(truth: Tensor, scaled: Tensor, scale: float) -> Loss:
     there = truth != 0
     elements = max(int(there.sum()), 1)
     wrong = ~scaled.isfinite()
-    flushed, overflowed = (int((there & which).sum()) / elements for which in (scaled == 0, wrong))
+    flushed, overflowed = (
+        int((there & which).sum()) / elements for which in (scaled == 0, wrong)
+    )
     if wrong.any():
         return Loss(flushed, overflowed, float("inf"))
-    error = torch.linalg.vector_norm(scaled.float() / scale - truth) / torch.linalg.vector_norm(
-        truth
-    )
+    error = torch.linalg.vector_norm(
+        scaled.float() / scale - truth
+    ) / torch.linalg.vector_norm(truth)
     return Loss(flushed, overflowed, error.item())

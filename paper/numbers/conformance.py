@@ -68,7 +68,9 @@ def counting(run: Result) -> set[str]:
 def late(run: Result) -> set[str]:
     """Return the classes that fail only checks that RoundPipe fails by its delay."""
     roundpipe = run.arm("roundpipe").the("checks")
-    checks = {check for check, cell in roundpipe.items() if DELAY in (cell["reason"] or "")}
+    checks = {
+        check for check, cell in roundpipe.items() if DELAY in (cell["reason"] or "")
+    }
     return only(run, checks) - counting(run)
 
 
@@ -77,7 +79,9 @@ def raising(run: Result) -> set[str]:
     sure = set()
     for row in installed(run):
         for check in away(run, row):
-            if not row["patched"] or not row["checks"][check]["seen"].startswith("raised "):
+            if not row["patched"] or not row["checks"][check]["seen"].startswith(
+                "raised "
+            ):
                 sure.add(row["class"])
     return failing(run) - sure
 
@@ -99,13 +103,19 @@ def pairs(run: Result, outcomes: tuple[str, ...] = BROKEN) -> int:
 
 def of_check(run: Result, check: str, outcomes: tuple[str, ...] = BROKEN) -> int:
     """Return how many scalers have one of these outcomes in a check."""
-    cells = [row["checks"][check]["outcome"] for row in installed(run) if check in row["checks"]]
+    cells = [
+        row["checks"][check]["outcome"]
+        for row in installed(run)
+        if check in row["checks"]
+    ]
     return sum(outcome in outcomes for outcome in cells)
 
 
 NUMBERS: dict[str, Number | Formula] = {
     "conformance.scalers": conformance(lambda run: len(installed(run)), "d"),
-    "conformance.packages": conformance(lambda run: len(distinct(run, "requirement")), "d"),
+    "conformance.packages": conformance(
+        lambda run: len(distinct(run, "requirement")), "d"
+    ),
     "conformance.classes": conformance(lambda run: len(distinct(run, "class")), "d"),
     "conformance.patched": conformance(
         lambda run: sum(bool(row["patched"]) for row in installed(run)), "d"

@@ -25,7 +25,9 @@ def critical(run: Result) -> float:
 
 
 def off_t8(run: Result) -> float:
-    """Return how far drifts above critical are from T8's at the share of bad steps in the run, at most."""
+    """Return how far drifts above critical are from T8's at the share of bad steps in the run, at
+    most.
+    """
     errors = []
     for row in (row for name in ("storm 1.25", "storm 2") for row in run.arm(name)):
         (_, first), *_, (_, last) = row["scale_changes"]
@@ -46,13 +48,21 @@ NUMBERS: dict[str, Number | Formula] = {
     "hist.real": hist(lambda run: fmean(at_share(run, "real_flushed", 0)), "%0"),
     "trained.largest": heat(largest, ">=,d"),
     "rules.seeds": rules(lambda run: len(run.seeds), "words"),
-    "rules.left.slow": rules(lambda run: run.arm("G=200 from 2^0").known("left_plateau"), "words"),
+    "rules.left.slow": rules(
+        lambda run: run.arm("G=200 from 2^0").known("left_plateau"), "words"
+    ),
     "rules.steps": rules(lambda run: run.config["steps"], "<=d"),
     "storm.2.scale": storm(lambda run: max(last_scales(run.arm("storm 2"))), "2^"),
     "storm.2.min": storm(lambda run: run.arm("storm 2").min("test_loss"), ">=.3f"),
-    "storm.min-scale.max": storm(lambda run: run.arm(MIN_SCALE).max("test_loss"), "<=.3f"),
-    "storm.new.2.min": new_storm(lambda run: run.arm("storm 2").min("test_loss"), ">=.3f"),
-    "storm.new.min-scale.max": new_storm(lambda run: run.arm(MIN_SCALE).max("test_loss"), "<=.3f"),
+    "storm.min-scale.max": storm(
+        lambda run: run.arm(MIN_SCALE).max("test_loss"), "<=.3f"
+    ),
+    "storm.new.2.min": new_storm(
+        lambda run: run.arm("storm 2").min("test_loss"), ">=.3f"
+    ),
+    "storm.new.min-scale.max": new_storm(
+        lambda run: run.arm(MIN_SCALE).max("test_loss"), "<=.3f"
+    ),
     "storm.interval": storm(lambda run: run.config["growth_interval"], "d"),
     "storm.critical": storm(critical, "%1"),
     "storm.drift.off": storm(off_t8, "<=.3f"),

@@ -16,9 +16,15 @@ loops = partial(Number, "loops")
 census = partial(Number, "census")
 threads = partial(Number, "threads")
 
-MEASURED = ROOT / "docs" / "lint" / "measured.jsonl"  # findings that human readers reviewed
+MEASURED = (
+    ROOT / "docs" / "lint" / "measured.jsonl"
+)  # findings that human readers reviewed
 FILES = ROOT / "experiments" / "inputs" / "census.jsonl"
-NOT_COUNTED = {"AMP105", "AMP109", "AMP127"}  # by the census: rules that have left since
+NOT_COUNTED = {
+    "AMP105",
+    "AMP109",
+    "AMP127",
+}  # by the census: rules that have left since
 OUR_SCALER = ("flax, nnx", "equinox")  # loops of packages that have no scaler
 
 
@@ -29,7 +35,9 @@ def packages(rows: Sequence[Record]) -> set[str]:
 
 def with_scaler(run: Result) -> list[Record]:
     """Return the loops of packages that train with a scaler, torch's or their own."""
-    return [row for row in run.records if "checks" in row and row["arm"] not in OUR_SCALER]
+    return [
+        row for row in run.records if "checks" in row and row["arm"] not in OUR_SCALER
+    ]
 
 
 def failed_cells(row: Record) -> list[Record]:
@@ -60,14 +68,18 @@ def passes(run: Result, column: str, depth: int, interval: int) -> int:
 
 def wrong_share(run: Result, depth: int, interval: int) -> float:
     """Return the share of these passes that were unscaled by a wrong scale."""
-    wrong, checked = (passes(run, what, depth, interval) for what in ("wrong", "checked"))
+    wrong, checked = (
+        passes(run, what, depth, interval) for what in ("wrong", "checked")
+    )
     return wrong / checked
 
 
 def findings(*, unseen: bool) -> list[Record]:
     """Return the findings in files that the rules were made with, or in unseen ones."""
     _, *records = map(json.loads, MEASURED.read_text("utf-8").splitlines())
-    return [record for record in records if record["sample"].startswith("unseen") is unseen]
+    return [
+        record for record in records if record["sample"].startswith("unseen") is unseen
+    ]
 
 
 def by_repository() -> dict[str, tuple[int, int]]:
@@ -83,7 +95,9 @@ def by_repository() -> dict[str, tuple[int, int]]:
                 digests.add(loop["digest"])
                 wrong = bool(loop["codes"].keys() - NOT_COUNTED)
                 loops_of.setdefault(file["repository"], []).append(wrong)
-    return {repository: (sum(wrong), len(wrong)) for repository, wrong in loops_of.items()}
+    return {
+        repository: (sum(wrong), len(wrong)) for repository, wrong in loops_of.items()
+    }
 
 
 def repositories(rows: Iterable[Record]) -> int:
@@ -129,15 +143,21 @@ def all_loops(run: Result) -> float:
 
 NUMBERS: dict[str, Number | Formula] = {
     "threads.torch.2.1": threads(lambda run: wrong_share(run, 1, 2), "%0"),
-    "threads.torch.2000.1.wrong": threads(lambda run: passes(run, "wrong", 1, 2000), ",d"),
-    "threads.torch.2000.1.checked": threads(lambda run: passes(run, "checked", 1, 2000), ",d"),
+    "threads.torch.2000.1.wrong": threads(
+        lambda run: passes(run, "wrong", 1, 2000), ",d"
+    ),
+    "threads.torch.2000.1.checked": threads(
+        lambda run: passes(run, "checked", 1, 2000), ",d"
+    ),
     "threads.ours.checked": threads(lambda run: total(run, "ampsim ", "checked"), ",d"),
     "loops.bugs": loops(lambda run: len(bugs(run)), "d"),
     "loops.loops": loops(lambda run: len(with_scaler(run)), "words"),
     "loops.frameworks": loops(lambda run: len(packages(with_scaler(run))), "words"),
     "loops.failed": loops(lambda run: len(failed(run)), "words"),
     "loops.failed.packages": loops(lambda run: len(packages(failed(run))), "words"),
-    "loops.cells": loops(lambda run: sum(len(failed_cells(row)) for row in failed(run)), "words"),
+    "loops.cells": loops(
+        lambda run: sum(len(failed_cells(row)) for row in failed(run)), "words"
+    ),
     "loops.unreported": loops(unreported, "words"),
     "census.loops": census(all_loops, "d"),
     "census.wrong": census(wrong_loops, "d"),

@@ -13,22 +13,31 @@ training = partial(Number, "ranks_training")
 
 def of_cut(cut: str) -> Number:
     """Return the number of cells with this sharding."""
-    return cells(lambda run: sum(cell["cut"] == cut for cell in rank_cells(run, "torch")), "d")
+    return cells(
+        lambda run: sum(cell["cut"] == cut for cell in rank_cells(run, "torch")), "d"
+    )
 
 
 def wrong_of_cut(cut: str) -> Number:
     """Return in how many of these torch's scaler gives wrong results."""
-    return cells(lambda run: sum(cell["cut"] == cut for cell in rank_wrong(run, "torch")), "d")
+    return cells(
+        lambda run: sum(cell["cut"] == cut for cell in rank_wrong(run, "torch")), "d"
+    )
 
 
 def raised(run: Result) -> int:
     """Return in how many cells the step raises."""
-    return sum(cell["outcome"].startswith("raised") for cell in rank_wrong(run, "torch"))
+    return sum(
+        cell["outcome"].startswith("raised") for cell in rank_wrong(run, "torch")
+    )
 
 
 def bits_apart(run: Result) -> list[float]:
     """Return by how many bits the scales are apart at the end, for runs in which they diverge."""
-    ends = [(a["scale_changes"][-1][1], b["scale_changes"][-1][1]) for a, b in parted_runs(run)]
+    ends = [
+        (a["scale_changes"][-1][1], b["scale_changes"][-1][1])
+        for a, b in parted_runs(run)
+    ]
     return [abs(log2(a / b)) for a, b in ends]
 
 

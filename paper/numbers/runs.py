@@ -14,7 +14,10 @@ cuda = partial(Number, "cuda_runs")
 SIGHT = ROOT / "experiments" / "inputs" / "first_sight.jsonl"
 PROBLEM, HEALTHY, UNDECIDED = "a problem", "no problem", "undecided"
 TRUTHS, VERDICTS = (PROBLEM, HEALTHY), (PROBLEM, HEALTHY, UNDECIDED)
-WORDS = {"problem": PROBLEM, "no problem found": HEALTHY}  # any other verdict decides nothing
+WORDS = {
+    "problem": PROBLEM,
+    "no problem found": HEALTHY,
+}  # any other verdict decides nothing
 
 
 def whole(rows: Iterable[Record]) -> int:
@@ -62,7 +65,9 @@ def samples() -> list[int]:
 def verdicts(sample: int) -> Counter[tuple[str, str]]:
     """Return how often each truth got each verdict, at first sight of a sample."""
     rows = (row for row in judged() if row["sample"] == sample)
-    return Counter((WORDS[row["truth"]], WORDS.get(row["first"], UNDECIDED)) for row in rows)
+    return Counter(
+        (WORDS[row["truth"]], WORDS.get(row["first"], UNDECIDED)) for row in rows
+    )
 
 
 def over_samples(truth: str, verdict: str) -> int:
@@ -84,31 +89,46 @@ def undecided(sample: int) -> float:
 
 NUMBERS: dict[str, Number | Formula] = {
     "cuda.runs": cuda(lambda run: len(cuda_runs(run)), "d"),
-    "cuda.repositories": cuda(lambda run: len({row["repository"] for row in cuda_runs(run)}), "d"),
+    "cuda.repositories": cuda(
+        lambda run: len({row["repository"] for row in cuda_runs(run)}), "d"
+    ),
     "cuda.gpus": cuda(most_gpus, ",d"),
     "cuda.followed": cuda(lambda run: len(followed(run)), "d"),
     "cuda.whole": cuda(lambda run: whole(followed(run)), "d"),
     "cuda.moves": cuda(lambda run: total(followed(run), "moves"), ",d"),
-    "cuda.breaks": cuda(lambda run: sum(len(row["breaks"]) for row in followed(run)), "d"),
+    "cuda.breaks": cuda(
+        lambda run: sum(len(row["breaks"]) for row in followed(run)), "d"
+    ),
     "cuda.growths": cuda(lambda run: total(followed(run), "growths"), ",d"),
     "cuda.control": cuda(lambda run: total(followed(run), "control"), ",d"),
     "cuda.rival.half": cuda(lambda run: rival(run, "half"), ",d"),
     "cuda.rival.next": cuda(lambda run: rival(run, "one more"), ",d"),
     "cuda.rival.half.logs": cuda(lambda run: rival_logs(run, "half"), "d"),
     "cuda.rival.next.logs": cuda(lambda run: rival_logs(run, "one more"), "d"),
-    "cuda.control.logs": cuda(lambda run: sum(row["control"] > 0 for row in followed(run)), "d"),
+    "cuda.control.logs": cuda(
+        lambda run: sum(row["control"] > 0 for row in followed(run)), "d"
+    ),
     "cuda.both": cuda(both, "d"),
     "cuda.held.followed": cuda(lambda run: len(followed(run, held_out=True)), "words"),
     "cuda.held.whole": cuda(lambda run: whole(followed(run, held_out=True)), "words"),
     "cuda.held.repositories": cuda(
-        lambda run: len({row["repository"] for row in followed(run, held_out=True)}), "words"
+        lambda run: len({row["repository"] for row in followed(run, held_out=True)}),
+        "words",
     ),
-    "cuda.held.control": cuda(lambda run: total(followed(run, held_out=True), "control"), "d"),
-    "cuda.held.moves": cuda(lambda run: total(followed(run, held_out=True), "moves"), "d"),
+    "cuda.held.control": cuda(
+        lambda run: total(followed(run, held_out=True), "control"), "d"
+    ),
+    "cuda.held.moves": cuda(
+        lambda run: total(followed(run, held_out=True), "moves"), "d"
+    ),
     "sight.false": Formula(lambda: over_samples(HEALTHY, PROBLEM), "words"),
     "sight.cleared": Formula(lambda: over_samples(PROBLEM, HEALTHY), "words"),
-    "sight.healthy": Formula(lambda: sum(over_samples(HEALTHY, each) for each in VERDICTS), "d"),
-    "sight.problems": Formula(lambda: sum(over_samples(PROBLEM, each) for each in VERDICTS), "d"),
+    "sight.healthy": Formula(
+        lambda: sum(over_samples(HEALTHY, each) for each in VERDICTS), "d"
+    ),
+    "sight.problems": Formula(
+        lambda: sum(over_samples(PROBLEM, each) for each in VERDICTS), "d"
+    ),
     "sight.nan.problems": Formula(lambda: says_nan(PROBLEM), "d"),
     "sight.nan.healthy": Formula(lambda: says_nan(HEALTHY), "d"),
     "sight.undecided": Formula(lambda: undecided(samples()[-1]), "%0"),

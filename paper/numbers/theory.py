@@ -34,14 +34,18 @@ def order_bits(run: Result) -> list[float]:
 
 
 def order_off(run: Result) -> float:
-    """Return by how many bits the effect of the order is off the excess over T3, at the worst interval."""
+    """Return by how many bits the effect of the order is off the excess over T3, at the worst
+    interval.
+    """
     excess = [real_level(run, g) - t3_level(run, g, f"G={g}") for g in INTERVALS]
     return max(abs(a - b) for a, b in zip(order_bits(run), excess, strict=True))
 
 
 def worst_rate(run: Result) -> float:
     """Return by which share of T3's skip rate the measured one is off at the worst interval."""
-    return max(abs(real_rate(run, g) / t3_rate(run, g, f"G={g}") - 1) for g in INTERVALS)
+    return max(
+        abs(real_rate(run, g) / t3_rate(run, g, f"G={g}") - 1) for g in INTERVALS
+    )
 
 
 def on_both(largest: Callable[[Result], float], form: str) -> Formula:

@@ -10,7 +10,9 @@ from ampsim import Rule, State, init, update
 from ampsim.core.machine import Arithmetic
 
 
-def run(rule: Any, history: Iterable[object], state: State | None = None) -> list[State]:
+def run(
+    rule: Any, history: Iterable[object], state: State | None = None
+) -> list[State]:
     """The states after each update of a history such as "1001" (1: overflow), or of flags."""
     state = init(rule) if state is None else state
     return [state := update(rule, state, flag not in (False, "0")) for flag in history]
@@ -31,7 +33,10 @@ def rules(draw: st.DrawFn, dtypes: tuple[str, ...] = ("float32",)) -> Rule:
     high = draw(st.one_of(st.none(), st.just(math.inf), st.floats(2.0**17, 2.0**120)))
     return Rule(
         init_scale=draw(
-            st.one_of(st.floats(2.0**-20, 2.0**20), st.sampled_from([2.0**127, 2.0**-126, 1e-45]))
+            st.one_of(
+                st.floats(2.0**-20, 2.0**20),
+                st.sampled_from([2.0**127, 2.0**-126, 1e-45]),
+            )
         ),
         growth_factor=growth,
         backoff_factor=down if backoff == "multiply" else 1.0 / growth,
@@ -39,7 +44,9 @@ def rules(draw: st.DrawFn, dtypes: tuple[str, ...] = ("float32",)) -> Rule:
         min_scale=low,
         max_scale=high,
         hysteresis=draw(st.integers(1, 3)),
-        hysteresis_reset=draw(st.frozensets(st.sampled_from(["clean", "growth", "backoff"]))),
+        hysteresis_reset=draw(
+            st.frozensets(st.sampled_from(["clean", "growth", "backoff"]))
+        ),
         delay=draw(st.sampled_from([0, 1, 3])),
         growth_test=draw(st.sampled_from(["==", ">="])),
         arithmetic=Arithmetic(

@@ -42,7 +42,9 @@ def test_bad_steps_leave_scale_usable() -> None:
     measured = measure(thresholds)
     assert measured.bad_rate == np.mean(thresholds == 0)
     assert thresholds[thresholds > 0].min() == measured.lowest
-    rule = advise(50_000, measured.bad_rate, threshold=measured.threshold, lowest=measured.lowest)
+    rule = advise(
+        50_000, measured.bad_rate, threshold=measured.threshold, lowest=measured.lowest
+    )
     unused = [
         np.log2(thresholds[thresholds > 0]).mean()
         - replay_thresholds(machine, thresholds).mean_log2_scale
@@ -53,12 +55,16 @@ def test_bad_steps_leave_scale_usable() -> None:
 
 
 def test_ranks_lower_both_scales() -> None:
-    one, many = (advise(1000, 0.0, ranks, threshold=2.0**20, lowest=2.0**12) for ranks in (1, 64))
+    one, many = (
+        advise(1000, 0.0, ranks, threshold=2.0**20, lowest=2.0**12) for ranks in (1, 64)
+    )
     assert (one.init_scale, one.min_scale) == (2.0**20, 2.0**12)
     assert (many.init_scale, many.min_scale) == (2.0**14, 2.0**6)
 
 
-@pytest.mark.parametrize("arguments", [(0,), (1.5,), (10, 0.5), (10, -0.1), (10, 0.0, 0)])
+@pytest.mark.parametrize(
+    "arguments", [(0,), (1.5,), (10, 0.5), (10, -0.1), (10, 0.0, 0)]
+)
 def test_invalid_arguments_raise(arguments: tuple) -> None:
     with pytest.raises((TypeError, ValueError), match="expected"):
         advise(*arguments)

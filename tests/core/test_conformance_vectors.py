@@ -114,9 +114,15 @@ WRONG: dict[str, Callable[[Rule], dict[str, Any]]] = {
     "no delay": lambda rule: {"delay": 0},
     "always late": lambda rule: {"delay": rule.delay + 1},
     "no quirks": lambda rule: {"quirks": ()},
-    "reset when clean": lambda rule: {"hysteresis_reset": rule.hysteresis_reset | {"clean"}},
-    "no reset at growth": lambda rule: {"hysteresis_reset": rule.hysteresis_reset - {"growth"}},
-    "reset at backoff": lambda rule: {"hysteresis_reset": rule.hysteresis_reset | {"backoff"}},
+    "reset when clean": lambda rule: {
+        "hysteresis_reset": rule.hysteresis_reset | {"clean"}
+    },
+    "no reset at growth": lambda rule: {
+        "hysteresis_reset": rule.hysteresis_reset - {"growth"}
+    },
+    "reset at backoff": lambda rule: {
+        "hysteresis_reset": rule.hysteresis_reset | {"backoff"}
+    },
 }
 OF_ARITHMETIC = {
     "round_factors": [False, True],
@@ -132,7 +138,10 @@ def fails(change: Callable[[Rule], dict[str, Any]]) -> bool:
     for vector in vectors.make():
         rule = dialects.get(vector.dialect, **vector.params)
         changed = Rule.unchecked(**{**fields(rule), **change(rule)})
-        if Vector.of(changed, vector.found_inf, vector.synchronous).outcome != vector.outcome:
+        if (
+            Vector.of(changed, vector.found_inf, vector.synchronous).outcome
+            != vector.outcome
+        ):
             return True
     return False
 
@@ -151,21 +160,28 @@ def test_changed_rule_fails(change: Callable[[Rule], dict[str, Any]]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [(name, each) for name in OF_ARITHMETIC for each in OF_ARITHMETIC[name]]
+    ("field", "value"),
+    [(name, each) for name in OF_ARITHMETIC for each in OF_ARITHMETIC[name]],
 )
 def test_changed_arithmetic_fails(field: str, value: Any) -> None:
     assert fails(
-        lambda rule: {"arithmetic": dataclasses.replace(rule.arithmetic, **{field: value})}
+        lambda rule: {
+            "arithmetic": dataclasses.replace(rule.arithmetic, **{field: value})
+        }
     )
 
 
-QUIRKS = {type(quirk) for name in dialects.names() for quirk in dialects.get(name).quirks}
+QUIRKS = {
+    type(quirk) for name in dialects.names() for quirk in dialects.get(name).quirks
+}
 
 
 @pytest.mark.parametrize("kind", sorted(QUIRKS, key=str))
 def test_removed_quirk_fails(kind: type[Quirk]) -> None:
     assert fails(
         lambda rule: {
-            "quirks": tuple(quirk for quirk in rule.quirks if not isinstance(quirk, kind))
+            "quirks": tuple(
+                quirk for quirk in rule.quirks if not isinstance(quirk, kind)
+            )
         }
     )

@@ -31,7 +31,11 @@ def test_torch_defaults_match_rule_defaults() -> None:
 
 @pytest.mark.parametrize(
     ("name", "shown"),
-    [("flax.DynamicScal", "flax.DynamicScale"), ("flax", "flax.DynamicScale"), (3, "3")],
+    [
+        ("flax.DynamicScal", "flax.DynamicScale"),
+        ("flax", "flax.DynamicScale"),
+        (3, "3"),
+    ],
 )
 def test_unknown_dialect_raises(name, shown) -> None:
     with pytest.raises(dialects.UnknownDialectError, match=re.escape(shown)):
@@ -69,8 +73,18 @@ def test_unknown_dialect_raises(name, shown) -> None:
             ValueError,
             "step_window=3",
         ),
-        ("guided_diffusion.MixedPrecisionTrainer", {"growth": 1.5}, ValueError, "growth=1.5"),
-        ("colossalai.DynamicGradScaler", {"hysteresis": False}, TypeError, "hysteresis=False"),
+        (
+            "guided_diffusion.MixedPrecisionTrainer",
+            {"growth": 1.5},
+            ValueError,
+            "growth=1.5",
+        ),
+        (
+            "colossalai.DynamicGradScaler",
+            {"hysteresis": False},
+            TypeError,
+            "hysteresis=False",
+        ),
     ],
 )
 def test_invalid_parameters_raise_as_framework(name, parameters, error, shown) -> None:
@@ -119,13 +133,22 @@ def test_fairscale_scale_stays_within_bounds() -> None:
     ],
 )
 def test_minimum_scale_errors_match_frameworks(
-    name: str, parameters: dict[str, float], history: list[int], error: type[Exception], text: str
+    name: str,
+    parameters: dict[str, float],
+    history: list[int],
+    error: type[Exception],
+    text: str,
 ) -> None:
     rule = dialects.get(name, **parameters)
     with pytest.raises(error, match=text) as raised:
         replay(rule, history)
-    assert f"raised by update {len(history) - 1} of {len(history)}" in raised.value.__notes__[0]
-    assert len(list(states(rule, history[:-1]))) == len(history) - 1  # one fewer does not raise
+    assert (
+        f"raised by update {len(history) - 1} of {len(history)}"
+        in raised.value.__notes__[0]
+    )
+    assert (
+        len(list(states(rule, history[:-1]))) == len(history) - 1
+    )  # one fewer does not raise
 
 
 @pytest.mark.parametrize(
@@ -160,7 +183,12 @@ def test_jmp_under_jit_ignores_minimum() -> None:
 
 def test_fairseq_tolerance_delays_minimum_error() -> None:
     # A tolerated overflow keeps the scale, so it does not reach the minimum.
-    tolerant = dialects.get("fairseq.DynamicLossScaler", init_scale=2.0**-13, tolerance=0.6)
+    tolerant = dialects.get(
+        "fairseq.DynamicLossScaler", init_scale=2.0**-13, tolerance=0.6
+    )
     assert replay(tolerant, [False, True]).tolist() == [2.0**-13, 2.0**-13]
     with pytest.raises(FloatingPointError):
-        replay(dialects.get("fairseq.DynamicLossScaler", init_scale=2.0**-13), [False, True])
+        replay(
+            dialects.get("fairseq.DynamicLossScaler", init_scale=2.0**-13),
+            [False, True],
+        )

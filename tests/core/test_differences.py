@@ -22,18 +22,27 @@ def seen(rule: Rule, history: tuple[bool, ...]) -> list[object]:
     scales: list[object] = []
     try:
         for state in states(rule, history):
-            scales.append(state.scale)  # noqa: PERF401 - extend would lose what came before an exception
+            scales.append(state.scale)  # noqa: PERF401
     except Exception:
         scales.append("gives up")
     return scales
 
 
 def alike(name: str) -> Rule:
-    wanted = {"init_scale": 64.0, "growth_interval": 2, "hysteresis": 2, "scale_max": 64.0}
+    wanted = {
+        "init_scale": 64.0,
+        "growth_interval": 2,
+        "hysteresis": 2,
+        "scale_max": 64.0,
+    }
     dialect = dialects.ALL[name]
     return dialects.get(
         name,
-        **{key: wanted[key] for key in wanted if key in {*dialect.parameters, *dialect.options}},
+        **{
+            key: wanted[key]
+            for key in wanted
+            if key in {*dialect.parameters, *dialect.options}
+        },
     )
 
 
@@ -51,7 +60,9 @@ def test_shortest_separation_matches_exhaustive_search(a: str, b: str) -> None:
     )
     first = next(differing, None) if x.init_scale == y.init_scale else ()
     assert search.history == first
-    assert search.length == (len(first) if first is not None else 0 if x == y else SHORT)
+    assert search.length == (
+        len(first) if first is not None else 0 if x == y else SHORT
+    )
 
 
 def test_search_ends_when_states_exhausted() -> None:
@@ -62,7 +73,9 @@ def test_search_ends_when_states_exhausted() -> None:
 
 
 def test_search_ends_at_state_limit() -> None:
-    search = shortest_separation(Rule(), Rule(growth_interval=3000), longest=20, most=30)
+    search = shortest_separation(
+        Rule(), Rule(growth_interval=3000), longest=20, most=30
+    )
     assert (search.history, search.exhausted) == (None, False)
     assert search.length < 20
 
@@ -79,14 +92,22 @@ def test_description_lists_differing_settings() -> None:
     torch = dialects.get("torch.amp.GradScaler")
     rows = list(in_words(torch, dialects.get("megatron.core.DynamicGradScaler")))
     values = [row[1:] for row in rows]
-    assert values[:4] == [("2**16", "2**32"), ("2000", "1000"), ("none", "1"), ("1", "2")]
+    assert values[:4] == [
+        ("2**16", "2**32"),
+        ("2000", "1000"),
+        ("none", "1"),
+        ("1", "2"),
+    ]
     assert list(in_words(torch, torch)) == []
 
 
 @pytest.mark.parametrize(
     ("changes", "sides"),
     [
-        ({"hysteresis_reset": {"clean"}}, []),  # with hysteresis=1 there is nothing to reset
+        (
+            {"hysteresis_reset": {"clean"}},
+            [],
+        ),  # with hysteresis=1 there is nothing to reset
         (
             {"hysteresis": 2, "hysteresis_reset": {"clean"}},
             [("1", "2"), ("growth", "clean")],
@@ -133,7 +154,10 @@ def test_command_shows_first_difference() -> None:
     ("arguments", "shown"),
     [
         (["flax.DynamicScal", "torch.amp.GradScaler"], "flax.DynamicScale"),
-        (["torch.amp.GradScaler", "nemo.GradScaler", "-s", "hysteresys=2"], "'hysteresis'"),
+        (
+            ["torch.amp.GradScaler", "nemo.GradScaler", "-s", "hysteresys=2"],
+            "'hysteresis'",
+        ),
     ],
 )
 def test_invalid_command_arguments_exit_2(arguments: list[str], shown: str) -> None:

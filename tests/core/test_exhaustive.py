@@ -1,4 +1,6 @@
-"""What is finite is enumerated: every fp16 value at every scale, the states and histories of small rules."""
+"""What is finite is enumerated: every fp16 value at every scale, the states and histories of small
+rules.
+"""
 
 import functools
 from collections import deque
@@ -18,12 +20,15 @@ SCALES = np.exp2(EXPONENTS.astype(np.float64))
 SMALLEST_NORMAL = 2.0**-14
 
 
-# --------------------------------------------------------- every fp16 value through scale -> round -> unscale
+# --------------------------------------------------------- every fp16 value through scale -> round
+# -> unscale
 
 
 @pytest.fixture(scope="module")
 def chain():
-    """(63488, 39) arrays: the exact product S g, what fp16 makes of it, whether g came back to the bit."""
+    """(63488, 39) arrays: the exact product S g, what fp16 makes of it, whether g came back to the
+    bit.
+    """
     g = FINITE.astype(np.float64)[:, None]
     back = FP16.scaled_round(g, SCALES)
     scaled = FP16.round(g * SCALES).astype(np.float64)
@@ -68,11 +73,16 @@ def test_underflow_up_to_half_smallest_subnormal(chain) -> None:
     assert (FP16.classify(product_) == Kind.FLUSHED)[flushed].all()
 
 
-# ------------------------------------------------------------------------------------- the same against torch
+# ------------------------------------------------------------------------------------- the same
+# against torch
 
 
-def torch_unscale(torch, values: np.ndarray, scale: float, dtype: str) -> tuple[np.ndarray, float]:
-    """Torch's kernel on a tensor of `values` cast to `dtype`: (gradients after it as float64, found_inf)."""
+def torch_unscale(
+    torch, values: np.ndarray, scale: float, dtype: str
+) -> tuple[np.ndarray, float]:
+    """Torch's kernel on a tensor of `values` cast to `dtype`: (gradients after it as float64,
+    found_inf).
+    """
     grad = torch.from_numpy(np.array(values)).to(getattr(torch, dtype))
     found_inf = torch.zeros(1)
     inverse = torch.tensor(scale).double().reciprocal().float()
@@ -88,7 +98,10 @@ def same(a: np.ndarray, b: np.ndarray) -> bool:
 def test_scaled_round_matches_torch_for_fp16() -> None:
     torch = pytest.importorskip("torch", reason="pip install 'ampsim[torch]'")
     g = FINITE.astype(np.float32)
-    for scale in [*SCALES.tolist(), 1000.0]:  # products of so few bits are exact in float32
+    for scale in [
+        *SCALES.tolist(),
+        1000.0,
+    ]:  # products of so few bits are exact in float32
         scaled = (torch.from_numpy(g) * scale).half().float()
         expected, found_inf = torch_unscale(torch, scaled.numpy(), scale, "float32")
         assert same(FP16.scaled_round(g, scale).astype(np.float64), expected)
@@ -97,11 +110,14 @@ def test_scaled_round_matches_torch_for_fp16() -> None:
         )
 
 
-# ----------------------------------------------------------------------------- every state of a small machine
+# ----------------------------------------------------------------------------- every state of a
+# small machine
 
 
 def reachable(rule: Rule, limit: int = 20_000) -> set[State]:
-    """All states from init by either input. That it returns proves them finite in number and closed."""
+    """All states from init by either input. That it returns proves them finite in number and
+    closed.
+    """
     todo = deque([init(rule)])
     seen = {init(rule)}
     while todo:
@@ -119,7 +135,8 @@ def reset(*names: str) -> frozenset[str]:
     return frozenset(names)
 
 
-# In all of these the scale takes the values 2^0 .. 2^6: L = 7 levels, from 2^3. W: interval, H: hysteresis.
+# In all of these the scale takes the values 2^0 .. 2^6: L = 7 levels, from 2^3. W: interval, H:
+# hysteresis.
 L = 7
 
 
@@ -127,25 +144,35 @@ COUNTS = {
     # Each level with each count 0 .. W-1.
     "plain": ({}, L * 4),
     "quarter": ({"backoff_factor": 0.25}, L * 4),
-    # Overflows let pass are forgotten at a growth only. The floor is reached by a backoff alone, with
-    # H - 1 let pass, and left by a growth: the lower counts do not occur there.
+    # Overflows let pass are forgotten at a growth only. The floor is reached by a backoff alone,
+    # with H - 1 let pass, and left by a growth: the lower counts do not occur there.
     "hysteresis": ({"hysteresis": 3}, (L - 1) * 3 * 4 + 4),
     # Forgotten at a backoff too: everything with everything.
-    "backoff": ({"hysteresis": 3, "hysteresis_reset": reset("growth", "backoff")}, L * 3 * 4),
-    # Forgotten at a clean step: one counter is always 0, W + H - 1 pairs; (0, 0) at the floor would take
-    # a growth that ends there.
+    "backoff": (
+        {"hysteresis": 3, "hysteresis_reset": reset("growth", "backoff")},
+        L * 3 * 4,
+    ),
+    # Forgotten at a clean step: one counter is always 0, W + H - 1 pairs; (0, 0) at the floor would
+    # take a growth that ends there.
     "clean": ({"hysteresis": 3, "hysteresis_reset": reset("clean")}, L * (4 + 2) - 1),
-    # One update behind: after a plain clean step the scale in force is the newest, L (W-1); after a growth
-    # (s, s+1) or (top, top), after an overflow (s, s-1) or (floor, floor): 2 L; and the empty queue of init.
+    # One update behind: after a plain clean step the scale in force is the newest, L (W-1); after a
+    # growth (s, s+1) or (top, top), after an overflow (s, s-1) or (floor, floor): 2 L; and the
+    # empty queue of init.
     "delay": ({"delay": 1}, L * (4 - 1) + 2 * L + 1),
 }
 
 
 @pytest.mark.parametrize(("fields", "expected"), COUNTS.values(), ids=COUNTS)
 def test_state_count_matches_hand_count(fields, expected) -> None:
-    states = reachable(Rule(8.0, growth_interval=4, min_scale=1.0, max_scale=64.0, **fields))
+    states = reachable(
+        Rule(8.0, growth_interval=4, min_scale=1.0, max_scale=64.0, **fields)
+    )
     assert len(states) == expected
-    assert {s.scale for s in states} == {s.newest for s in states} == {2.0**e for e in range(L)}
+    assert (
+        {s.scale for s in states}
+        == {s.newest for s in states}
+        == {2.0**e for e in range(L)}
+    )
 
 
 def test_reachable_states_of_torch_rule() -> None:
@@ -156,17 +183,27 @@ def test_reachable_states_of_torch_rule() -> None:
     assert scales == {0.0, *(2.0**e for e in range(-149, 128))}
     assert len(states) == 278 * interval == 3_336
     for tracker in range(interval):
-        assert update(Rule(growth_interval=interval), State(0.0, tracker), False).scale == 0.0
-    at_the_top = update(Rule(growth_interval=interval), State(2.0**127, interval - 1), False)
+        assert (
+            update(Rule(growth_interval=interval), State(0.0, tracker), False).scale
+            == 0.0
+        )
+    at_the_top = update(
+        Rule(growth_interval=interval), State(2.0**127, interval - 1), False
+    )
     assert at_the_top == State(2.0**127, 0)
 
 
-# -------------------------------------------------------------------------- every history: two other machines
+# -------------------------------------------------------------------------- every history: two
+# other machines
 
 
 def every_history(rule: Rule, length: int) -> list[list[State]]:
-    """levels[n][h]: the state after history h of n updates, h in binary, first update as its highest bit."""
-    after = functools.cache(lambda state: [update(rule, state, bit) for bit in (False, True)])
+    """levels[n][h]: the state after history h of n updates, h in binary, first update as its
+    highest bit.
+    """
+    after = functools.cache(
+        lambda state: [update(rule, state, bit) for bit in (False, True)]
+    )
     levels = [[init(rule)]]
     for _ in range(length):
         levels.append([state for before in levels[-1] for state in after(before)])
@@ -195,10 +232,18 @@ def moved(scale: np.ndarray, rule: Rule, direction: str) -> np.ndarray:
 def swarm(rule: Rule, length: int) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """All histories at once in numpy arrays; the delay is a look into the past."""
     real = np.dtype(rule.arithmetic.dtype).type
-    scale, streak, passed = np.array([real(rule.init_scale)]), np.array([0]), np.array([0])
+    scale, streak, passed = (
+        np.array([real(rule.init_scale)]),
+        np.array([0]),
+        np.array([0]),
+    )
     computed, out = [scale], [(scale, streak, passed)]
     for n in range(1, length + 1):
-        scale, streak, passed = np.repeat(scale, 2), np.repeat(streak, 2), np.repeat(passed, 2)
+        scale, streak, passed = (
+            np.repeat(scale, 2),
+            np.repeat(streak, 2),
+            np.repeat(passed, 2),
+        )
         bad = np.tile([False, True], len(scale) // 2)
         down = bad & (passed >= rule.hysteresis - 1)
         streak = np.where(bad, 0, streak + 1)
@@ -232,7 +277,11 @@ def assert_equal_on_every_history(rule: Rule, length: int) -> None:
     np.testing.assert_array_equal(ours, theirs, err_msg=repr(rule))
 
 
-TORCH, F32, F64 = Arithmetic(), Arithmetic(round_factors=True), Arithmetic(dtype="float64")
+TORCH, F32, F64 = (
+    Arithmetic(),
+    Arithmetic(round_factors=True),
+    Arithmetic(dtype="float64"),
+)
 ARITHMETICS = {
     "torch 2 1/2": (TORCH, 2.0, 0.5),
     "torch 2 1/4": (TORCH, 2.0, 0.25),
@@ -252,7 +301,11 @@ RANGES = {
     "subnormal": (3 * 2.0**-149, None, None),
 }
 REFILLS = [
-    frozenset(name for name, bit in zip(("clean", "growth", "backoff"), bits, strict=True) if bit)
+    frozenset(
+        name
+        for name, bit in zip(("clean", "growth", "backoff"), bits, strict=True)
+        if bit
+    )
     for bits in product((False, True), repeat=3)
 ]
 
@@ -264,7 +317,9 @@ def test_small_rules_match_vectorized_model(arithmetic, bounds, length) -> None:
     kind, growth, backoff = ARITHMETICS[arithmetic]
     start, low, high = RANGES[bounds]
     patience = [(1, frozenset({"growth"})), *product((2, 3), REFILLS)]
-    for delay, (interval, (hysteresis, reset)) in enumerate(product((1, 2, 3), patience)):
+    for delay, (interval, (hysteresis, reset)) in enumerate(
+        product((1, 2, 3), patience)
+    ):
         rule = Rule(
             start,
             growth,

@@ -6,7 +6,13 @@ from pathlib import Path
 import pytest
 
 from ampsim.core import files
-from ampsim.core.files import BusyError, check_own, replacing, sole_writer, write_atomically
+from ampsim.core.files import (
+    BusyError,
+    check_own,
+    replacing,
+    sole_writer,
+    write_atomically,
+)
 
 
 def names(folder: Path) -> list[str]:

@@ -1,7 +1,8 @@
 """What other projects' own tests say of their scalers, as numbers: the dialects say the same.
 
-A history has a letter per update, ``x`` an overflow and ``.`` a clean one. After each stands the scale that the
-project's test expects, or None where it expects none. The files were read, not run; a row names the test's function.
+A history has a letter per update, ``x`` an overflow and ``.`` a clean one. After each stands the
+scale that the project's test expects, or None where it expects none. The files were read, not run;
+a row names the test's function.
 """
 
 import numpy as np
@@ -13,13 +14,20 @@ TOP = float(np.finfo(np.float32).max)
 CAPPED = [TOP / 4, TOP / 2, TOP / 2, TOP, TOP, TOP]
 
 # tensorflow 2.2 python/training/experimental/loss_scale_test.py; tf_keras took the class over
-TF = ("tf.compat.v1.mixed_precision.DynamicLossScale", "tf_keras._DynamicLossScaleState")
+TF = (
+    "tf.compat.v1.mixed_precision.DynamicLossScale",
+    "tf_keras._DynamicLossScaleState",
+)
 TENSORFLOW = {
     "increase": ({}, "......", [1, 2, 2, 4, 4, 8]),
     "keep_increasing_until_capped": ({"init_scale": TOP / 4}, "......", CAPPED),
     "keep_decreasing_until_one": ({"init_scale": 16}, "xxxxxx", [8, 4, 2, 1, 1, 1]),
     "nan_clear_good_step": ({}, "...x.", [1, 2, 2, 1, 1]),
-    "nondefault_multiplier": ({"init_scale": 4, "factor": 3}, "..x..", [4, 12, 4, 4, 12]),
+    "nondefault_multiplier": (
+        {"init_scale": 4, "factor": 3},
+        "..x..",
+        [4, 12, 4, 4, 12],
+    ),
     "random_mix": ({"init_scale": 4}, "x...x.x...x", [2, 2, 4, 4, 2, 2, 1, 1, 2, 2, 1]),
 }
 
@@ -36,7 +44,11 @@ CONTRIB = {
 }  # fmt: skip
 
 # deepspeed tests/unit/runtime/half_precision/test_dynamic_loss_scale.py @ 7f0482c
-NO_OVERFLOW = ({"init_scale": 256}, "..........", [256 * 2 ** (i // 2) for i in range(10)])
+NO_OVERFLOW = (
+    {"init_scale": 256},
+    "..........",
+    [256 * 2 ** (i // 2) for i in range(10)],
+)
 SOME_OVERFLOW = ({"init_scale": 256}, "xx...x", [None, 64, None, None, 128, 64])
 FUSED = {
     "no_overflow": NO_OVERFLOW,
@@ -44,9 +56,14 @@ FUSED = {
     "some_overflow": SOME_OVERFLOW,
 }
 UNFUSED = FUSED | {
-    "all_overflow": ({"init_scale": 16, "min_scale": 2}, "xxxxxxxx", [8, 4, 2, 2, 2, 2, 2, 2])
+    "all_overflow": (
+        {"init_scale": 16, "min_scale": 2},
+        "xxxxxxxx",
+        [8, 4, 2, 2, 2, 2, 2, 2],
+    )
 }
-# Its optimizers of stage 0 have a hysteresis since 0.19.8 was released; until then the scaler of the other stages has.
+# Its optimizers of stage 0 have a hysteresis since 0.19.8 was released; until then the scaler of
+# the other stages has.
 HYSTERESIS = {
     "hysteresis": ({"init_scale": 256, "delayed_shift": 3}, "xxxx", [256, 256, 128, 64]),
     "consecutive_hysteresis": (
@@ -57,7 +74,11 @@ HYSTERESIS = {
 # keras/src/optimizers/loss_scale_optimizer_test.py @ 1937d48
 KERAS = {
     "downscaling": ({"init_scale": 400}, "xxxx", [None, None, None, 25]),
-    "upscaling": ({"init_scale": 2, "growth_interval": 2}, "........", [*[None] * 7, 32]),
+    "upscaling": (
+        {"init_scale": 2, "growth_interval": 2},
+        "........",
+        [*[None] * 7, 32],
+    ),
 }
 
 

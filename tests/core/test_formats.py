@@ -1,4 +1,6 @@
-"""Every format against numpy and ml_dtypes on all bit patterns, and its rounding against exact integers."""
+"""Every format against numpy and ml_dtypes on all bit patterns, and its rounding against exact
+integers.
+"""
 
 import functools
 
@@ -14,7 +16,9 @@ each_small_format = pytest.mark.parametrize("fmt", SMALL, ids=lambda f: f.name)
 
 
 def bit_patterns(fmt: Format) -> np.ndarray:
-    """All 256 or 65,536 values of a format, both zeros and every NaN (the signalling ones too) included."""
+    """All 256 or 65,536 values of a format, both zeros and every NaN (the signalling ones too)
+    included.
+    """
     width = fmt.dtype.itemsize
     return np.arange(2 ** (8 * width), dtype=f"uint{8 * width}").view(fmt.dtype)
 
@@ -25,13 +29,17 @@ def widened(values: np.ndarray, dtype: type = np.float64) -> np.ndarray:
 
 
 def steps(fmt: Format) -> float:
-    """Return how many of the smallest subnormal make 1: the format's numbers are integers, times that."""
+    """Return how many of the smallest subnormal make 1: the format's numbers are integers, times
+    that.
+    """
     return 2.0 ** (fmt.mantissa_bits - fmt.min_exponent)
 
 
 @functools.cache
 def magnitudes(fmt: Format) -> list[int]:
-    """All finite magnitudes from the definition m * 2^(e - mantissa_bits), ascending, in smallest subnormals."""
+    """All finite magnitudes from the definition m * 2^(e - mantissa_bits), ascending, in smallest
+    subnormals.
+    """
     found, exponent, p = [0], 0, fmt.mantissa_bits + 1
     while True:
         low = 1 if exponent == 0 else 2 ** (p - 1)
@@ -93,10 +101,12 @@ def test_classify_counts_all_bit_patterns(fmt, normal, subnormal, not_finite) ->
 
 @functools.cache
 def rounding_cases(fmt: Format) -> tuple[np.ndarray, np.ndarray]:
-    """Every midpoint of two neighbours, the doubles just below and above it, and what each must become.
+    """Every midpoint of two neighbours, the doubles just below and above it, and what each must
+    become.
 
-    The tie goes to the neighbour whose index is even: neighbours' mantissas alternate in parity, and index
-    0 is zero. Beyond the largest finite number, the neighbour is the number that would follow it.
+    The tie goes to the neighbour whose index is even: neighbours' mantissas alternate in parity,
+    and index 0 is zero. Beyond the largest finite number, the neighbour is the number that would
+    follow it.
     """
     grid = magnitudes(fmt)
     neighbours = [*grid[1:], grid[-1] + (grid[-1] - grid[-2])]
@@ -130,8 +140,13 @@ def test_rounding_is_exact_around_midpoints(fmt) -> None:
 def test_rounding_and_classification_of_extremes(fmt) -> None:
     inf = np.inf if fmt.has_inf else np.nan
     x = np.array([0.0, -0.0, 1e-320, -1e-320, 1e300, -1e300, np.inf, -np.inf, np.nan])
-    assert same(fmt.round(x), np.array([0.0, -0.0, 0.0, -0.0, inf, -inf, inf, -inf, np.nan]))
-    assert fmt.classify(x).tolist() == [Kind.ZERO] * 2 + [Kind.FLUSHED] * 2 + [Kind.OVERFLOWED] * 5
+    assert same(
+        fmt.round(x), np.array([0.0, -0.0, 0.0, -0.0, inf, -inf, inf, -inf, np.nan])
+    )
+    assert (
+        fmt.classify(x).tolist()
+        == [Kind.ZERO] * 2 + [Kind.FLUSHED] * 2 + [Kind.OVERFLOWED] * 5
+    )
 
 
 @each_format
@@ -140,7 +155,11 @@ def test_overflow_begins_at_threshold(fmt) -> None:
     assert np.isfinite(np.float64(fmt.round(np.nextafter(edge, 0.0))))
     assert not np.isfinite(np.float64(fmt.round(np.nextafter(edge, np.inf))))
     assert np.isfinite(np.float64(fmt.round(edge))) == (not fmt.has_inf)
-    assert (FP16.overflow_threshold, E5M2.overflow_threshold, E4M3.overflow_threshold) == (
+    assert (
+        FP16.overflow_threshold,
+        E5M2.overflow_threshold,
+        E4M3.overflow_threshold,
+    ) == (
         65520,
         61440,
         464,

@@ -1,4 +1,6 @@
-"""JSON Lines with exact floats: what was written is read, and what could not come back is not written."""
+"""JSON Lines with exact floats: what was written is read, and what could not come back is not
+written.
+"""
 
 import json
 import math
@@ -17,7 +19,9 @@ from tests.examples import examples
 TEXT = st.text().filter(lambda text: text not in {"inf", "-inf", "nan"})
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | TEXT
 VALUES = st.recursive(
-    SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=20
+    SCALARS,
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=20,
 )
 
 
@@ -58,7 +62,9 @@ def test_non_string_key_raises() -> None:
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf])
 def test_infinity_round_trip(value: float) -> None:
-    assert json_lines.decode(json_lines.encode({"threshold": value})) == {"threshold": value}
+    assert json_lines.decode(json_lines.encode({"threshold": value})) == {
+        "threshold": value
+    }
 
 
 @pytest.mark.parametrize("line", ["{not json}", "[1, 2]", "", "[" * 100_000, "3"])

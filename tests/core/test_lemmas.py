@@ -1,4 +1,5 @@
-"""The float lemmas that loss scaling rests on: proved by z3, or refuted and the counterexample run in numpy.
+"""The float lemmas that loss scaling rests on: proved by z3, or refuted and the counterexample run
+in numpy.
 
 What fp16 alone decides is enumerated in `test_exhaustive`; these are the ones over all of float32.
 """
@@ -49,7 +50,9 @@ def cast(x: Any, sort: Any) -> Any:
 def power_of_two(name: str, low: int, high: int) -> tuple[Any, Any]:
     """A float32 2^k with low <= k <= high, and the constraint that makes it one. Normal range only."""
     exponent = z3.BitVec(name, 8)
-    scale = z3.fpBVToFP(z3.Concat(z3.BitVecVal(0, 1), exponent, z3.BitVecVal(0, 23)), SINGLE)
+    scale = z3.fpBVToFP(
+        z3.Concat(z3.BitVecVal(0, 1), exponent, z3.BitVecVal(0, 23)), SINGLE
+    )
     return scale, z3.And(z3.UGE(exponent, low + 127), z3.ULE(exponent, high + 127))
 
 
@@ -97,7 +100,8 @@ def counterexample(*claim_denied: Any) -> Callable[[Any], np.float32]:
     return value
 
 
-# --------------------------------------------------------------------------------------------- the reciprocal
+# --------------------------------------------------------------------------------------------- the
+# reciprocal
 
 
 def test_torch_reciprocal_of_power_is_exact() -> None:
@@ -115,16 +119,23 @@ def test_power_of_two_reciprocal_negates_exponent() -> None:
 
 def test_reciprocal_can_overflow() -> None:
     scale = z3.FP("s", SINGLE)
-    denied = (z3.fpGT(scale, number(0.0)), finite(scale), z3.fpIsInf(z3.fpDiv(NEAREST, ONE, scale)))
+    denied = (
+        z3.fpGT(scale, number(0.0)),
+        finite(scale),
+        z3.fpIsInf(z3.fpDiv(NEAREST, ONE, scale)),
+    )
     found = counterexample(*denied)(scale)
     with np.errstate(over="ignore", divide="ignore"):
         assert found > 0
         assert np.isinf(np.float32(1) / found)
         assert np.isinf((1.0 / np.float64(found)).astype(np.float32))
-    proved(*denied, z3.fpGT(scale, number(2.0**-128)))  # 2^-128 is the largest such scale
+    proved(
+        *denied, z3.fpGT(scale, number(2.0**-128))
+    )  # 2^-128 is the largest such scale
 
 
-# -------------------------------------------------------------------------------------------- exact unscaling
+# -------------------------------------------------------------------------------------------- exact
+# unscaling
 
 
 def scaling(low: int, high: int) -> tuple[Any, Any, list[Any]]:
@@ -180,13 +191,16 @@ def test_finite_gradient_can_overflow_in_unscale() -> None:
     # At scales below 1 the reciprocal exceeds 1; the non-finite check came before.
     gradient = z3.FP("g", SINGLE)
     _, inverse, is_power = reciprocal_of_power("k", -14, -1)
-    value = counterexample(is_power, finite(gradient), z3.fpIsInf(times(gradient, inverse)))
+    value = counterexample(
+        is_power, finite(gradient), z3.fpIsInf(times(gradient, inverse))
+    )
     with np.errstate(over="ignore"):
         assert np.isfinite(value(gradient))
         assert np.isinf(value(gradient) * (np.float32(1) / value(scaling_factor())))
 
 
-# ------------------------------------------------------------------------------------------------- the update
+# -------------------------------------------------------------------------------------------------
+# the update
 
 
 def product(scale: Any, factor: Any) -> Any:
@@ -208,7 +222,11 @@ def test_factors_keep_scale_finite_and_nonnegative(direction) -> None:
     scale, narrow = z3.FP("s", SINGLE), z3.FP("f", SINGLE)
     factor = cast(narrow, DOUBLE)
     if direction == "growth":
-        proved(sound(scale), within(narrow, 1.0, 1024.0), z3.Not(sound(grown(scale, factor))))
+        proved(
+            sound(scale),
+            within(narrow, 1.0, 1024.0),
+            z3.Not(sound(grown(scale, factor))),
+        )
     else:
         backs = z3.And(z3.fpGT(narrow, number(0.0)), z3.fpLT(narrow, ONE))
         proved(sound(scale), backs, z3.Not(sound(product(scale, factor))))
@@ -224,7 +242,8 @@ def test_halved_scale_can_be_zero() -> None:
     proved(*denied, z3.fpNEQ(scale, number(2.0**-149)))  # the only one
 
 
-# Not decided by z3: that f32(f64(x) * f64(y)) == x * y and f32(f64(x) / f64(y)) == x / y in float32.
-# Comparing a 24-bit multiplier with a 53-bit one exceeds 60 s, even for float16 inside float32. On paper the
-# product is exact in double (24 + 24 <= 53 bits, exponents far inside), and for quotients 53 >= 2 * 24 + 2
-# suffices (Figueroa 1995). `test_machine` holds both against the hardware's own float32 on a million pairs.
+# Not decided by z3: that f32(f64(x) * f64(y)) == x * y and f32(f64(x) / f64(y)) == x / y in
+# float32. Comparing a 24-bit multiplier with a 53-bit one exceeds 60 s, even for float16 inside
+# float32. On paper the product is exact in double (24 + 24 <= 53 bits, exponents far inside), and
+# for quotients 53 >= 2 * 24 + 2 suffices (Figueroa 1995). `test_machine` holds both against the
+# hardware's own float32 on a million pairs.

@@ -1,4 +1,6 @@
-"""The lines of files from outside: what was written comes back, damage is reported, and memory is bounded."""
+"""The lines of files from outside: what was written comes back, damage is reported, and memory is
+bounded.
+"""
 
 import bz2
 import gzip
@@ -33,7 +35,8 @@ def test_packed_text_is_read(tmp_path: Path, pack, encoding: str, strict: bool) 
 
 
 @pytest.mark.parametrize(
-    "data", [bz2.compress(b"a"), lzma.compress(b"a"), b"PK\x03\x04", b"\x28\xb5\x2f\xfd"]
+    "data",
+    [bz2.compress(b"a"), lzma.compress(b"a"), b"PK\x03\x04", b"\x28\xb5\x2f\xfd"],
 )
 def test_other_archives_raise(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "log"
@@ -55,9 +58,9 @@ def test_parts_join_to_the_text(tmp_path_factory, text: str, longest: int) -> No
 def test_long_line_is_cut_between_numbers(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text("12345678 " * 20)
-    assert {number for part in Lines(path, longest=SHORT) for number in part.split()} == {
-        "12345678"
-    }
+    assert {
+        number for part in Lines(path, longest=SHORT) for number in part.split()
+    } == {"12345678"}
 
 
 def test_strict_long_line_raises(tmp_path: Path) -> None:

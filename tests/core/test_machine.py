@@ -1,4 +1,6 @@
-"""The machine's contract, sentence by sentence: construction, one update, delay, override, arithmetic."""
+"""The machine's contract, sentence by sentence: construction, one update, delay, override,
+arithmetic.
+"""
 
 import dataclasses
 import math
@@ -22,7 +24,14 @@ RECIPROCAL = Arithmetic(round_factors=True, backoff="reciprocal")
 NAN, INF = math.nan, math.inf
 
 OUT_OF_RANGE = {
-    "init_scale": [0.0, -1.0, INF, NAN, 1e39, 1e-46],  # the last two are inf and 0 in float32
+    "init_scale": [
+        0.0,
+        -1.0,
+        INF,
+        NAN,
+        1e39,
+        1e-46,
+    ],  # the last two are inf and 0 in float32
     "growth_factor": [0.5, INF, NAN],
     "backoff_factor": [0.0, 1.5, NAN],
     "growth_interval": [0, -3],
@@ -45,9 +54,15 @@ OF_WRONG_TYPE = {
     "arithmetic": [None, 3],
     "quirks": [[1]],
 }
-REFUSED = [(ValueError, field, value) for field, values in OUT_OF_RANGE.items() for value in values]
+REFUSED = [
+    (ValueError, field, value)
+    for field, values in OUT_OF_RANGE.items()
+    for value in values
+]
 REFUSED += [
-    (TypeError, field, value) for field, values in OF_WRONG_TYPE.items() for value in values
+    (TypeError, field, value)
+    for field, values in OF_WRONG_TYPE.items()
+    for value in values
 ]
 
 
@@ -63,8 +78,14 @@ def test_invalid_field_raises_with_value(error, field, value) -> None:
     ("fields", "shown"),
     [
         ({"min_scale": 8.0, "max_scale": 4.0}, "min_scale=8.0 > max_scale=4.0"),
-        ({"arithmetic": DIVIDING, "growth_factor": 4.0}, "backoff_factor=0.5 .* expected 0.25"),
-        ({"arithmetic": RECIPROCAL, "backoff_factor": 0.25}, "backoff_factor=0.25 .* expected 0.5"),
+        (
+            {"arithmetic": DIVIDING, "growth_factor": 4.0},
+            "backoff_factor=0.5 .* expected 0.25",
+        ),
+        (
+            {"arithmetic": RECIPROCAL, "backoff_factor": 0.25},
+            "backoff_factor=0.25 .* expected 0.5",
+        ),
         ({"init_scale": 10**400}, "init_scale"),
     ],
 )
@@ -82,13 +103,23 @@ def test_unchecked_rule_rejects_unknown_fields() -> None:
 
 def test_unchecked_rule_runs() -> None:
     # torch accepts growth_interval=0 and never grows
-    assert scales(Rule.unchecked(init_scale=8.0, growth_interval=0), "0001") == [8.0, 8.0, 8.0, 4.0]
+    assert scales(Rule.unchecked(init_scale=8.0, growth_interval=0), "0001") == [
+        8.0,
+        8.0,
+        8.0,
+        4.0,
+    ]
 
 
 @pytest.mark.parametrize(
     "fields",
     [
-        {"growth_factor": 1.0, "backoff_factor": 1.0, "min_scale": 0.0, "max_scale": INF},
+        {
+            "growth_factor": 1.0,
+            "backoff_factor": 1.0,
+            "min_scale": 0.0,
+            "max_scale": INF,
+        },
         {"min_scale": 4.0, "max_scale": 4.0, "init_scale": 4.0},
         {"init_scale": 2.0**127},
         {"init_scale": 2.0**-149},
@@ -108,13 +139,24 @@ def test_edge_values_are_accepted(fields) -> None:
 
 def test_rule_defaults_match_torch() -> None:
     rule = Rule()
-    assert (rule.init_scale, rule.growth_factor, rule.backoff_factor, rule.growth_interval) == (
+    assert (
+        rule.init_scale,
+        rule.growth_factor,
+        rule.backoff_factor,
+        rule.growth_interval,
+    ) == (
         65536.0,
         2.0,
         0.5,
         2000,
     )
-    assert (rule.min_scale, rule.max_scale, rule.hysteresis, rule.delay, rule.growth_test) == (
+    assert (
+        rule.min_scale,
+        rule.max_scale,
+        rule.hysteresis,
+        rule.delay,
+        rule.growth_test,
+    ) == (
         None,
         None,
         1,
@@ -203,15 +245,21 @@ def test_bounds_are_rounded_to_scale_format() -> None:
 
 
 def test_subnormal_flush_uses_scale_format() -> None:
-    double = Rule(2.0**-126, arithmetic=Arithmetic(dtype="float64", flush_subnormals=True))
+    double = Rule(
+        2.0**-126, arithmetic=Arithmetic(dtype="float64", flush_subnormals=True)
+    )
     assert scales(double, "1") == [2.0**-127]
     assert scales(double.replace(init_scale=2.0**-1021), "11") == [2.0**-1022, 0.0]
 
 
 @settings(max_examples=examples(ms=3))
-@given(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=30), st.integers(0, 3))
+@given(
+    st.lists(st.tuples(st.booleans(), st.booleans()), max_size=30), st.integers(0, 3)
+)
 def test_mixed_updates_match_queue_model(steps, delay) -> None:
-    """A choice per update, as RoundPipe's `is_async` is, against a list from which the oldest is taken."""
+    """A choice per update, as RoundPipe's `is_async` is, against a list from which the oldest is
+    taken.
+    """
     rule = Rule(1024.0, growth_interval=2, delay=delay)
     state, plain, queue = init(rule), init(rule.replace(delay=0)), [1024.0]
     for found_inf, synchronous in steps:
@@ -221,11 +269,15 @@ def test_mixed_updates_match_queue_model(steps, delay) -> None:
         while len(queue) > (1 if synchronous else delay + 1):
             queue.pop(0)
         assert (state.scale, *state.pending) == tuple(queue)
-        assert (state.newest, state.growth_tracker) == (plain.scale, plain.growth_tracker)
+        assert (state.newest, state.growth_tracker) == (
+            plain.scale,
+            plain.growth_tracker,
+        )
 
 
 def test_delay_adds_a_skip() -> None:
-    # Overflow iff S > 1000, from 65536: torch skips 7 and ends at 512, RoundPipe and MXNet 8 and 256.
+    # Overflow iff S > 1000, from 65536: torch skips 7 and ends at 512, RoundPipe and MXNet 8 and
+    # 256.
     for delay, skips, final in [(0, 7, 512.0), (1, 8, 256.0)]:
         rule, seen = Rule(delay=delay), 0
         state = init(rule)
@@ -250,7 +302,9 @@ def test_override_is_delayed() -> None:
     rule = Rule(65536.0, delay=1)
     state = override(rule, init(rule), 8.0)
     assert (state.scale, state.newest) == (65536.0, 8.0)
-    assert update(rule, state, True) == State(8.0, 0, 0, (4.0,))  # computed from 8, not from 65536
+    assert update(rule, state, True) == State(
+        8.0, 0, 0, (4.0,)
+    )  # computed from 8, not from 65536
     assert override(rule, init(rule), 8.0, synchronous=True) == State(8.0)
 
 
@@ -287,7 +341,9 @@ def test_rounded_double_arithmetic_equals_float32(operation) -> None:
     x, y = float32_pairs(1_000_000)
     with np.errstate(all="ignore"):
         direct = operation(x, y)
-        detour = operation(x.astype(np.float64), y.astype(np.float64)).astype(np.float32)
+        detour = operation(x.astype(np.float64), y.astype(np.float64)).astype(
+            np.float32
+        )
         assert (
             np.count_nonzero((direct != 0) & (direct < 2.0**-126)) > 10_000
         )  # subnormals are among them

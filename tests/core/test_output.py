@@ -1,4 +1,6 @@
-"""A command whose output cannot be written ends with a status, and says why where there is something to say."""
+"""A command whose output cannot be written ends with a status, and says why where there is
+something to say.
+"""
 
 import io
 import os
@@ -14,8 +16,13 @@ PRINT = "from ampsim.core.output import run_command; raise SystemExit(run_comman
 
 def run(stdout: int, **environment: str) -> "subprocess.CompletedProcess[str]":
     command, environment = [sys.executable, "-c", PRINT], os.environ | environment
-    return subprocess.run(  # noqa: S603 - our own code
-        command, stdout=stdout, stderr=subprocess.PIPE, env=environment, text=True, check=False
+    return subprocess.run(  # noqa: S603
+        command,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        env=environment,
+        text=True,
+        check=False,
     )
 
 
@@ -26,14 +33,30 @@ def test_ascii_output_escapes_characters() -> None:
 
 @pytest.mark.parametrize(
     "character",
-    ["\x1b", "\x9b", "\x7f", "\u202e", "\u2066", "\u200b", "\ufeff", "\u2028", "\udc80"],
+    [
+        "\x1b",
+        "\x9b",
+        "\x7f",
+        "\u202e",
+        "\u2066",
+        "\u200b",
+        "\ufeff",
+        "\u2028",
+        "\udc80",
+    ],
 )
 def test_invisible_characters_are_escaped(character: str) -> None:
     shown = printable(f"fc{character}.weight")
-    assert (shown.isprintable(), shown.startswith("fc\\"), shown.endswith(".weight")) == (True,) * 3
+    assert (
+        shown.isprintable(),
+        shown.startswith("fc\\"),
+        shown.endswith(".weight"),
+    ) == (True,) * 3
 
 
-@pytest.mark.parametrize("text", ["", "fc.weight", "π ≈ 3\n\t", "重み", "a\u00a0b", "🙂"])
+@pytest.mark.parametrize(
+    "text", ["", "fc.weight", "π ≈ 3\n\t", "重み", "a\u00a0b", "🙂"]
+)
 def test_visible_text_is_unchanged(text: str) -> None:
     assert printable(text) == text
 
@@ -60,7 +83,10 @@ def test_closed_pipe_is_not_an_error() -> None:
     assert (done.returncode, done.stderr) == (3, "")
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no full device")  # noqa: PTH110
+@pytest.mark.skipif(
+    not os.path.exists("/dev/full"),  # noqa: PTH110
+    reason="this system has no full device",
+)
 def test_full_disk_is_reported() -> None:
     full = os.open("/dev/full", os.O_WRONLY)
     done = run(full)

@@ -1,4 +1,6 @@
-"""Each policy does what its docstring says, stays in its bounds, and costs what theory says it costs."""
+"""Each policy does what its docstring says, stays in its bounds, and costs what theory says it
+costs.
+"""
 
 import math
 import pickle
@@ -37,7 +39,11 @@ MILESTONES = ((3, 2.0), (7, 2.0**10))
 @st.composite
 def policies(draw: st.DrawFn) -> Policy:
     """One of each, small enough to reach its bounds within a short history."""
-    delay, low, high = draw(DELAYS), draw(st.integers(-126, 0)), draw(st.integers(15, 126))
+    delay, low, high = (
+        draw(DELAYS),
+        draw(st.integers(-126, 0)),
+        draw(st.integers(15, 126)),
+    )
     common = {
         "delay": delay,
         "min_scale": 2.0**low,
@@ -54,7 +60,9 @@ def policies(draw: st.DrawFn) -> Policy:
         Probe(**common, **factors),
         Ratio(**common, **factors),
         FloorSchedule(**common, **factors, milestones=MILESTONES),
-        Headroom(**common, margin=draw(st.integers(0, 12)), interval=draw(st.integers(1, 4))),
+        Headroom(
+            **common, margin=draw(st.integers(0, 12)), interval=draw(st.integers(1, 4))
+        ),
         LogMax(**common, beta1=draw(st.sampled_from([0.0, 0.9, 0.99]))),
     ]
     return draw(st.sampled_from(made))
@@ -62,7 +70,9 @@ def policies(draw: st.DrawFn) -> Policy:
 
 float32s = st.floats(0, float(np.float32(3e38)), width=32)
 seens = st.builds(
-    lambda found, amax, odd, saturated: Observation(found, odd if found else amax, saturated),
+    lambda found, amax, odd, saturated: Observation(
+        found, odd if found else amax, saturated
+    ),
     st.booleans(),
     float32s | st.sampled_from([0.0, 1.0, 2.0**-126, 2.0**-149, INF, NAN]),
     st.sampled_from([INF, NAN, 1.0]),
@@ -77,12 +87,17 @@ histories = st.lists(seens, max_size=40)
 @example(LogMax(), [Observation(found_inf=False, amax=0.0)] * 3)
 @example(LogMax(beta1=0.0), [Observation(found_inf=True, amax=INF)] * 3)
 @example(Probe(min_scale=2.0**15), [Observation(found_inf=True)] * 3)
-@example(Probe(max_scale=2.0**17, growth_interval=1), [Observation(found_inf=False)] * 6)
-def test_state_is_finite_and_scale_bounded(policy: Policy, history: list[Observation]) -> None:
+@example(
+    Probe(max_scale=2.0**17, growth_interval=1), [Observation(found_inf=False)] * 6
+)
+def test_state_is_finite_and_scale_bounded(
+    policy: Policy, history: list[Observation]
+) -> None:
     for state in states(policy, history):
         assert all(map(math.isfinite, flatten(state)))
         assert all(
-            policy.min_scale <= scale <= policy.max_scale for scale in (state.scale, *state.pending)
+            policy.min_scale <= scale <= policy.max_scale
+            for scale in (state.scale, *state.pending)
         )
         assert len(state.pending) == policy.delay
         if isinstance(policy, Probe):
@@ -92,10 +107,12 @@ def test_state_is_finite_and_scale_bounded(policy: Policy, history: list[Observa
 
 @few
 @given(policies(), histories, st.data())
-def test_resume_is_exact(policy: Policy, history: list[Observation], data: st.DataObject) -> None:
+def test_resume_is_exact(
+    policy: Policy, history: list[Observation], data: st.DataObject
+) -> None:
     cut = data.draw(st.integers(0, len(history)))
     after = [init(policy), *states(policy, history)]
-    state = unflatten(policy, flatten(pickle.loads(pickle.dumps(after[cut]))))  # noqa: S301 - our own bytes
+    state = unflatten(policy, flatten(pickle.loads(pickle.dumps(after[cut]))))  # noqa: S301
     assert state == after[cut]
     assert hash(state) == hash(after[cut])
     for seen, wanted in zip(history[cut:], after[cut + 1 :], strict=True):
@@ -111,8 +128,15 @@ def test_deduplicated_without_delay_equals_rule(
     history: list[Observation], delay: int, interval: int
 ) -> None:
     rule = Rule(init_scale=4.0, growth_interval=interval, min_scale=0.5, max_scale=16.0)
-    same = {"init_scale": 4.0, "growth_interval": interval, "min_scale": 0.5, "max_scale": 16.0}
-    assert replay(Deduplicated(**same), history).tolist() == replay(rule, history).tolist()
+    same = {
+        "init_scale": 4.0,
+        "growth_interval": interval,
+        "min_scale": 0.5,
+        "max_scale": 16.0,
+    }
+    assert (
+        replay(Deduplicated(**same), history).tolist() == replay(rule, history).tolist()
+    )
     # ... and a schedule without milestones is it with any delay.
     assert (
         replay(FloorSchedule(**same, delay=delay), history).tolist()
@@ -121,7 +145,9 @@ def test_deduplicated_without_delay_equals_rule(
 
 
 def run(rule: Any, thresholds: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Scales used and which overflowed, closed over the thresholds (the largest scales that do not)."""
+    """Scales used and which overflowed, closed over the thresholds (the largest scales that do
+    not).
+    """
     state, used, found = init(rule), [], []
     for threshold in thresholds:
         used.append(state.scale)
@@ -133,7 +159,9 @@ def run(rule: Any, thresholds: Any) -> tuple[np.ndarray, np.ndarray]:
 
 @few
 @given(st.floats(2.0**-6, 2.0**6), st.integers(0, 4))
-def test_headroom_never_overflows_at_constant_threshold(threshold: float, k: int) -> None:
+def test_headroom_never_overflows_at_constant_threshold(
+    threshold: float, k: int
+) -> None:
     policy = Headroom(init_scale=2.0**-6, margin=1, interval=2, delay=k)
     used, found = run(policy, [threshold] * (30 + k))
     assert not found.any()
@@ -168,9 +196,10 @@ def test_successful_probe_becomes_base() -> None:
     policy = Probe(init_scale=4.0, growth_interval=2, delay=2)
     newest = [state.newest for state in states(policy, [False] * 12)]
     assert newest == [4, 8, 4, 4, 8, 8, 16, 8, 8, 16, 16, 32]
-    assert [s.newest for s in states(policy, [False, False, False, False, True, False, False])][
-        3:
-    ] == [4, 4, 4, 8]
+    assert [
+        s.newest
+        for s in states(policy, [False, False, False, False, True, False, False])
+    ][3:] == [4, 4, 4, 8]
     # An overflow of another step recalls the probe, and lowers the base.
     recalled = list(states(policy, [False, False, True, False, False, False]))
     assert [state.newest for state in recalled] == [4, 8, 2, 2, 4, 2]
@@ -182,7 +211,14 @@ def test_deduplicated_backoff_uses_applied_scale() -> None:
     # A clean step at an older scale says nothing of the newest.
     rising = Deduplicated(init_scale=4.0, growth_interval=2, delay=2)
     assert [s.newest for s in states(rising, [False] * 6)] == [4, 8, 8, 8, 8, 16]
-    assert [s.newest for s in states(Rule(16.0, delay=2), [True] * 6)] == [8, 4, 2, 1, 0.5, 0.25]
+    assert [s.newest for s in states(Rule(16.0, delay=2), [True] * 6)] == [
+        8,
+        4,
+        2,
+        1,
+        0.5,
+        0.25,
+    ]
 
 
 def test_headroom_backoff_uses_applied_scale() -> None:
@@ -191,7 +227,9 @@ def test_headroom_backoff_uses_applied_scale() -> None:
     assert [state.newest for state in states(late, [lost] * 6)] == [8, 8, 8, 4, 4, 4]
     for amax in (INF, NAN):  # of a size that is not known
         assert (
-            update(Headroom(), init(Headroom()), Observation(found_inf=False, amax=amax)).scale
+            update(
+                Headroom(), init(Headroom()), Observation(found_inf=False, amax=amax)
+            ).scale
             == 2.0**15
         )
 
@@ -205,7 +243,9 @@ def test_probe_starts_from_overridden_scale() -> None:
 def test_ratio_follows_saturation_threshold() -> None:
     policy = Ratio(init_scale=4.0, growth_interval=2)
     shares = [2e-5, 1e-6, 0.0, 1e-6, 1e-6, 1.0]
-    assert replay(policy, [Observation(False, saturated=s) for s in shares]).tolist() == [
+    assert replay(
+        policy, [Observation(False, saturated=s) for s in shares]
+    ).tolist() == [
         2,
         2,
         4,
@@ -238,22 +278,33 @@ def log_max(policy: LogMax, amaxes: list[float]) -> float:
     sigma = math.sqrt(max(mean(x * x, policy.beta2) - slow * slow, 0.0))
     return float(
         np.clip(
-            2.0 ** (16 - mean(x, policy.beta1) - 3.09 * sigma), policy.min_scale, policy.max_scale
+            2.0 ** (16 - mean(x, policy.beta1) - 3.09 * sigma),
+            policy.min_scale,
+            policy.max_scale,
         )
     )
 
 
 @few
-@given(st.lists(st.floats(2.0**-8, 2.0**8, width=32), min_size=1, max_size=60), st.booleans())
+@given(
+    st.lists(st.floats(2.0**-8, 2.0**8, width=32), min_size=1, max_size=60),
+    st.booleans(),
+)
 def test_log_max_matches_formula(amaxes: list[float], faithful: bool) -> None:
     policy = LogMax(beta1=0.9, beta2=0.95, faithful=faithful)
     scale = replay(policy, [Observation(found_inf=False, amax=a) for a in amaxes])[-1]
-    # sigma^2 is a difference of float32 numbers near x^2, up to 64: 64 * 60 steps * 2^-24 before the square root
-    assert math.log2(scale) == pytest.approx(math.log2(log_max(policy, amaxes)), abs=0.25)
+    # sigma^2 is a difference of float32 numbers near x^2, up to 64: 64 * 60 steps * 2^-24 before
+    # the square root
+    assert math.log2(scale) == pytest.approx(
+        math.log2(log_max(policy, amaxes)), abs=0.25
+    )
 
 
 def test_faithful_log_max_stays_at_one() -> None:
-    clean, overflow = Observation(found_inf=False, amax=1.0), Observation(found_inf=True, amax=INF)
+    clean, overflow = (
+        Observation(found_inf=False, amax=1.0),
+        Observation(found_inf=True, amax=INF),
+    )
     history = [clean] * 100 + [overflow] + [clean] * 11_900
     theirs, ours = (replay(LogMax(faithful=flag), history) for flag in (True, False))
     assert theirs[99] == ours[99] == 2.0**16
@@ -304,9 +355,13 @@ FIELDS = [
 
 
 @pytest.mark.parametrize(("policy", "field", "values"), FIELDS)
-def test_invalid_field_is_named(policy: type[Policy], field: str, values: list[Any]) -> None:
+def test_invalid_field_is_named(
+    policy: type[Policy], field: str, values: list[Any]
+) -> None:
     for value in values:
-        with pytest.raises((ValueError, TypeError), match=re.escape(f"{field}={value!r}")):
+        with pytest.raises(
+            (ValueError, TypeError), match=re.escape(f"{field}={value!r}")
+        ):
             policy(**{field: value})
 
 
@@ -314,7 +369,12 @@ DAMAGED = [
     (Deduplicated(delay=1), 0, 1e300, "scale=1e+300"),
     (Deduplicated(delay=1), 0, "8", "scale='8'"),
     (Deduplicated(delay=1), 1, NAN, "pending[0]=nan"),
-    (Deduplicated(delay=1), 2, 2**31 - 1, "growth_tracker=2147483647"),  # one more leaves int32
+    (
+        Deduplicated(delay=1),
+        2,
+        2**31 - 1,
+        "growth_tracker=2147483647",
+    ),  # one more leaves int32
     (Deduplicated(delay=1), 2, 1.5, "growth_tracker=1.5"),
     (Probe(), 1, 0.0, "base=0.0"),
     (Headroom(), 2, INF, "peak=inf"),
@@ -340,7 +400,10 @@ def test_pipeline_scales_equal_replay(
 ) -> None:
     for is_async in ([True] * len(history), modes[: len(history)]):
         scales = [init(policy).scale, *replay(policy, history, is_async=is_async)]
-        assert pipeline.trajectory(policy, policy.delay, history, is_async=is_async) == scales
+        assert (
+            pipeline.trajectory(policy, policy.delay, history, is_async=is_async)
+            == scales
+        )
 
 
 def test_ratio_halves_after_any_overflow() -> None:
@@ -349,7 +412,9 @@ def test_ratio_halves_after_any_overflow() -> None:
     assert state.scale == 2.0
     state = update(policy, state, Observation(found_inf=False, saturated=0.0))
     assert state.scale == 2.0  # the skipped step was no step of the interval
-    assert update(policy, state, Observation(found_inf=False, saturated=0.0)).scale == 4.0
+    assert (
+        update(policy, state, Observation(found_inf=False, saturated=0.0)).scale == 4.0
+    )
 
 
 def test_synchronous_scale_reaches_policy() -> None:

@@ -1,4 +1,6 @@
-"""The checks hold for the machine and for torch's recorded runs, and each names the mutant that breaks it."""
+"""The checks hold for the machine and for torch's recorded runs, and each names the mutant that
+breaks it.
+"""
 
 import dataclasses
 import math
@@ -31,8 +33,12 @@ histories = st.lists(
 
 
 def torchs(rule: Rule) -> Rule:
-    """The same rule, of which the checks speak: torch's arithmetic, no delay, a start within bounds of float32."""
-    low, high = map(round_to_float32, (rule.min_scale or 0.0, rule.max_scale or math.inf))
+    """The same rule, of which the checks speak: torch's arithmetic, no delay, a start within bounds
+    of float32.
+    """
+    low, high = map(
+        round_to_float32, (rule.min_scale or 0.0, rule.max_scale or math.inf)
+    )
     start = min(max(rule.init_scale, low), high)
     plain = {
         "delay": 0,
@@ -59,7 +65,8 @@ def observe(
 @example(Rule(2.0**-149, growth_factor=1.1, growth_interval=1, min_scale=0.0), [False])
 @example(Rule(1.5 * 2.0**127, 1.0 + 2.0**-52, 1.0 - 2.0**-53, 1), [False, True])
 @example(
-    Rule(init_scale=3.0, min_scale=2.0, growth_factor=1.5, growth_interval=1), [True, True, False]
+    Rule(init_scale=3.0, min_scale=2.0, growth_factor=1.5, growth_interval=1),
+    [True, True, False],
 )
 def test_state_machine_passes_checks(rule: Rule, flags: list[bool]) -> None:
     assert observe(rule, flags, update) == {}
@@ -71,36 +78,53 @@ def test_recorded_torch_runs_pass_checks() -> None:
         if trace.system in ("torch.amp.GradScaler", "composer.ClosureGradScaler"):
             start = init(trace.rule()).scale
             seen += 1
-            assert broken(History(trace.rule(), trace.found_inf, (start, *trace.scale))) == {}, (
-                trace
-            )
+            assert (
+                broken(History(trace.rule(), trace.found_inf, (start, *trace.scale)))
+                == {}
+            ), trace
     assert seen > 10
 
 
 def mutant(
     change: Callable[[Rule, State, bool, State], State],
 ) -> Callable[[Rule, State, bool], State]:
-    return lambda rule, state, flag: change(rule, state, flag, update(rule, state, flag))
+    return lambda rule, state, flag: change(
+        rule, state, flag, update(rule, state, flag)
+    )
 
 
 def grows_one_late(rule: Rule, state: State, found_inf: bool) -> State:
-    return update(rule.replace(growth_interval=rule.growth_interval + 1), state, found_inf)
+    return update(
+        rule.replace(growth_interval=rule.growth_interval + 1), state, found_inf
+    )
 
 
 def grows_one_early(rule: Rule, state: State, found_inf: bool) -> State:
-    return update(rule.replace(growth_interval=rule.growth_interval - 1), state, found_inf)
+    return update(
+        rule.replace(growth_interval=rule.growth_interval - 1), state, found_inf
+    )
 
 
 def keeps_the_streak(rule: Rule, before: State, flag: bool, after: State) -> State:
-    return dataclasses.replace(after, growth_tracker=before.growth_tracker) if flag else after
+    return (
+        dataclasses.replace(after, growth_tracker=before.growth_tracker)
+        if flag
+        else after
+    )
 
 
 def backs_off_twice(rule: Rule, before: State, flag: bool, after: State) -> State:
     return dataclasses.replace(after, scale=after.scale * 0.5) if flag else after
 
 
-def backs_off_a_little_more(rule: Rule, before: State, flag: bool, after: State) -> State:
-    return dataclasses.replace(after, scale=after.scale * (1 - 2.0**-16)) if flag else after
+def backs_off_a_little_more(
+    rule: Rule, before: State, flag: bool, after: State
+) -> State:
+    return (
+        dataclasses.replace(after, scale=after.scale * (1 - 2.0**-16))
+        if flag
+        else after
+    )
 
 
 def never_backs_off(rule: Rule, before: State, flag: bool, after: State) -> State:
@@ -117,12 +141,18 @@ def decays_when_clean(rule: Rule, before: State, flag: bool, after: State) -> St
 
 def grows_by_the_square(rule: Rule, before: State, flag: bool, after: State) -> State:
     return (
-        dataclasses.replace(after, scale=after.scale * 2) if after.scale > before.scale else after
+        dataclasses.replace(after, scale=after.scale * 2)
+        if after.scale > before.scale
+        else after
     )
 
 
 def reaches_inf(rule: Rule, before: State, flag: bool, after: State) -> State:
-    return dataclasses.replace(after, scale=math.inf) if before.scale >= 2.0**126 else after
+    return (
+        dataclasses.replace(after, scale=math.inf)
+        if before.scale >= 2.0**126
+        else after
+    )
 
 
 def ignores_the_bounds(rule: Rule, state: State, found_inf: bool) -> State:
@@ -132,7 +162,12 @@ def ignores_the_bounds(rule: Rule, state: State, found_inf: bool) -> State:
 @pytest.mark.parametrize(
     ("machine", "rule", "flags", "check"),
     [
-        (grows_one_late, Rule(growth_interval=2), [0, 0, 0], "growth_waits_for_interval"),
+        (
+            grows_one_late,
+            Rule(growth_interval=2),
+            [0, 0, 0],
+            "growth_waits_for_interval",
+        ),
         (grows_one_early, Rule(growth_interval=3), [0, 0], "growth_waits_for_interval"),
         (
             mutant(keeps_the_streak),
@@ -152,8 +187,18 @@ def ignores_the_bounds(rule: Rule, state: State, found_inf: bool) -> State:
             [0],
             "growth_multiplies_by_factor",
         ),
-        (mutant(reaches_inf), Rule(init_scale=2.0**127), [0], "scale_is_never_infinite"),
-        (ignores_the_bounds, Rule(init_scale=2.0, min_scale=2.0), [1], "scale_stays_within_bounds"),
+        (
+            mutant(reaches_inf),
+            Rule(init_scale=2.0**127),
+            [0],
+            "scale_is_never_infinite",
+        ),
+        (
+            ignores_the_bounds,
+            Rule(init_scale=2.0, min_scale=2.0),
+            [1],
+            "scale_stays_within_bounds",
+        ),
         (
             ignores_the_bounds,
             Rule(2.0, growth_interval=1, max_scale=2.0),
@@ -163,13 +208,18 @@ def ignores_the_bounds(rule: Rule, state: State, found_inf: bool) -> State:
     ],
 )
 def test_each_check_detects_its_mutant(
-    machine: Callable[[Rule, State, bool], State], rule: Rule, flags: list[int], check: str
+    machine: Callable[[Rule, State, bool], State],
+    rule: Rule,
+    flags: list[int],
+    check: str,
 ) -> None:
     assert check in observe(rule, [bool(flag) for flag in flags], machine)
 
 
 def test_first_violation_is_reported() -> None:
-    seen = observe(Rule(), [False, True, True], mutant(never_backs_off))["overflow_backs_off_once"]
+    seen = observe(Rule(), [False, True, True], mutant(never_backs_off))[
+        "overflow_backs_off_once"
+    ]
     assert seen.startswith("update 1: ")
 
 
@@ -178,7 +228,9 @@ def test_skip_budget_is_tight() -> None:
     rule, cycle = Rule(growth_interval=4), [False] * 4 + [True]
     history = History(rule, cycle * 10, [rule.init_scale, *scales_of(rule, cycle * 10)])
     (check,) = [
-        check for check in HISTORY_PROPERTIES if check.__name__ == "skips_stay_within_budget"
+        check
+        for check in HISTORY_PROPERTIES
+        if check.__name__ == "skips_stay_within_budget"
     ]
     assert check(history) is None
     one_more = History(

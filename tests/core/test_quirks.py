@@ -1,4 +1,5 @@
-"""What single frameworks do and nobody else: each documented sentence as a short history, worked out by hand.
+"""What single frameworks do and nobody else: each documented sentence as a short history, worked
+out by hand.
 
 The recorded trajectories hold every dialect to the bit; here is why they look as they do.
 """
@@ -40,17 +41,23 @@ def test_deepspeed_first_growth_is_late() -> None:
 
 def test_flax_growth_is_late() -> None:
     # It compares before it counts: interval 3 grows at 4, 8, 12; interval 1 at every second update.
-    assert growths(dialects.get("flax.DynamicScale", init_scale=2.0, growth_interval=3), 12) == [
+    assert growths(
+        dialects.get("flax.DynamicScale", init_scale=2.0, growth_interval=3), 12
+    ) == [
         4,
         8,
         12,
     ]
-    assert growths(dialects.get("flax.DynamicScale", init_scale=2.0, growth_interval=1), 6) == [
+    assert growths(
+        dialects.get("flax.DynamicScale", init_scale=2.0, growth_interval=1), 6
+    ) == [
         2,
         4,
         6,
     ]
-    assert growths(dialects.get("jmp.DynamicLossScale", init_scale=2.0, growth_interval=3), 12) == [
+    assert growths(
+        dialects.get("jmp.DynamicLossScale", init_scale=2.0, growth_interval=3), 12
+    ) == [
         3,
         6,
         9,
@@ -77,12 +84,19 @@ def test_fairseq_backs_off_at_overflow_fraction(history, halvings) -> None:
 
 def test_bmtrain_holds_scale_at_minimum() -> None:
     rule = Rule(8.0, growth_interval=3, quirks=(HoldAtBounds(8.0, 64.0),))
-    assert scales(rule, "0010") == [8.0, 8.0, 8.0, 16.0]  # the overflow keeps even the streak
+    assert scales(rule, "0010") == [
+        8.0,
+        8.0,
+        8.0,
+        16.0,
+    ]  # the overflow keeps even the streak
 
 
 def test_flax_outside_jit_starts_in_double() -> None:
     start, backoff, f = 12345.6789, 0.7, np.float32
-    eager = dialects.get("flax.DynamicScale", init_scale=start, backoff_factor=backoff, jit=False)
+    eager = dialects.get(
+        "flax.DynamicScale", init_scale=start, backoff_factor=backoff, jit=False
+    )
     first, second = scales(eager, "11")
     assert first == float(f(start * backoff)) != float(f(start) * f(backoff))
     assert second == float(f(first) * f(backoff))
@@ -94,7 +108,10 @@ def test_flax_outside_jit_starts_in_double() -> None:
 
 @pytest.mark.parametrize(
     ("name", "parameters"),
-    [("guided_diffusion.MixedPrecisionTrainer", {}), ("flax.DynamicScale", {"jit": False})],
+    [
+        ("guided_diffusion.MixedPrecisionTrainer", {}),
+        ("flax.DynamicScale", {"jit": False}),
+    ],
 )
 def test_override_sets_base_of_backoff(name, parameters) -> None:
     rule = dialects.get(name, **parameters)
@@ -103,18 +120,29 @@ def test_override_sets_base_of_backoff(name, parameters) -> None:
     )  # not half of the first scale
 
 
-MEGATRON = dialects.get("megatron.core.DynamicGradScaler", init_scale=1024.0, hysteresis=2)
-COLOSSALAI = dialects.get("colossalai.DynamicGradScaler", init_scale=1024.0, hysteresis=2)
-DEEPSPEED = dialects.get("deepspeed.DynamicLossScaler", init_scale=1024.0, delayed_shift=2)
+MEGATRON = dialects.get(
+    "megatron.core.DynamicGradScaler", init_scale=1024.0, hysteresis=2
+)
+COLOSSALAI = dialects.get(
+    "colossalai.DynamicGradScaler", init_scale=1024.0, hysteresis=2
+)
+DEEPSPEED = dialects.get(
+    "deepspeed.DynamicLossScaler", init_scale=1024.0, delayed_shift=2
+)
 DEEPSPEED_CONSECUTIVE = dialects.get(
-    "deepspeed.DynamicLossScaler", init_scale=1024.0, delayed_shift=2, consecutive_hysteresis=True
+    "deepspeed.DynamicLossScaler",
+    init_scale=1024.0,
+    delayed_shift=2,
+    consecutive_hysteresis=True,
 )
 NEMO = dialects.get("nemo.GradScaler", init_scale=1024.0, hysteresis=2)
 PADDLE = dialects.get(
     "paddle.amp.GradScaler[dygraph]", init_scale=1024.0, decr_every_n_nan_or_inf=2
 )
 PADDLE_STATIC = dialects.get(
-    "paddle.static.update_loss_scaling[cpu kernel]", init_scale=1024.0, decr_every_n_nan_or_inf=2
+    "paddle.static.update_loss_scaling[cpu kernel]",
+    init_scale=1024.0,
+    decr_every_n_nan_or_inf=2,
 )
 TF_CONTRIB = dialects.get(
     "tf.contrib.ExponentialUpdateLossScaleManager",
@@ -127,14 +155,24 @@ TF_CONTRIB = dialects.get(
 @pytest.mark.parametrize(
     ("rule", "gapped", "in_a_row", "then"),
     [  # backoffs after 1 0 1, after 1 1 1, and after 1 0 1 0 1 0 1
-        (MEGATRON, "001", "012", "0011223"),  # not consecutive; then every overflow, until a growth
+        (
+            MEGATRON,
+            "001",
+            "012",
+            "0011223",
+        ),  # not consecutive; then every overflow, until a growth
         (COLOSSALAI, "001", "012", "0011223"),
         (DEEPSPEED, "001", "012", "0011223"),
         (NEMO, "000", "012", "0000000"),  # a clean step forgives
         (DEEPSPEED_CONSECUTIVE, "000", "012", "0000000"),
         (PADDLE, "000", "011", "0000000"),  # and a backoff takes two more
         (PADDLE_STATIC, "000", "011", "0000000"),
-        (TF_CONTRIB, "001", "011", "0011112"),  # not consecutive, and a backoff takes two more
+        (
+            TF_CONTRIB,
+            "001",
+            "011",
+            "0011112",
+        ),  # not consecutive, and a backoff takes two more
     ],
     ids=[
         "megatron",
@@ -171,9 +209,13 @@ def test_growth_at_float32_maximum(name, top) -> None:
     rule = dialects.get(name, init_scale=2.0**127, growth_interval=1)
     assert scales(rule, "0000")[-1] == top
     if math.isinf(top):
-        assert scales(rule, "00" + "1" * 20)[-1] == math.inf  # inf * 0.5 is inf, for ever
+        assert (
+            scales(rule, "00" + "1" * 20)[-1] == math.inf
+        )  # inf * 0.5 is inf, for ever
     if top == FP32.max_finite:
-        assert scales(rule, "001")[-1] == FP32.max_finite / 2  # and never a power of two again
+        assert (
+            scales(rule, "001")[-1] == FP32.max_finite / 2
+        )  # and never a power of two again
 
 
 @pytest.mark.parametrize(
@@ -193,14 +235,16 @@ def test_backoff_at_smallest_scale(name, parameters, bottom) -> None:
     assert scales(rule, "1" * 24)[21:] == bottom
 
 
-@given(st.sampled_from(dialects.names()), st.text("0001", max_size=40), st.integers(0, 40))
+@given(
+    st.sampled_from(dialects.names()), st.text("0001", max_size=40), st.integers(0, 40)
+)
 def test_resume_is_exact_with_quirks(name, history, cut) -> None:
-    rule = pickle.loads(pickle.dumps(dialects.get(name)))  # noqa: S301 - our own bytes
+    rule = pickle.loads(pickle.dumps(dialects.get(name)))  # noqa: S301
     assert rule in {dialects.get(name)}
     state = init(rule)
     for n, flag in enumerate(history):
         if n == cut:
-            again = pickle.loads(pickle.dumps(state))  # noqa: S301 - our own bytes
+            again = pickle.loads(pickle.dumps(state))  # noqa: S301
             assert again in {state}
             state = again
         before = pickle.dumps(state)

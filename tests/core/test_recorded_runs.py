@@ -1,4 +1,6 @@
-"""Golden traces: the machine does what other scalers did, to the last bit; damaged files are refused."""
+"""Golden traces: the machine does what other scalers did, to the last bit; damaged files are
+refused.
+"""
 
 import dataclasses
 import gzip
@@ -15,7 +17,10 @@ from ampsim.core.recorded_runs import Raised, Trace, read
 RECORDED = Path(__file__).parent.parent / "traces" / "recorded.jsonl.gz"
 TRACES = list(read(RECORDED))
 TRACE = Trace(
-    "torch.amp.GradScaler", {"init": 4.0, "interval": 2}, (False, False, True), (4.0, 8.0, 4.0)
+    "torch.amp.GradScaler",
+    {"init": 4.0, "interval": 2},
+    (False, False, True),
+    (4.0, 8.0, 4.0),
 )
 
 
@@ -23,7 +28,9 @@ TRACE = Trace(
 def test_state_machine_matches_recorded_traces(system: str) -> None:
     traces = [trace for trace in TRACES if trace.system == system]
     assert traces
-    differing = [f"{dict(trace.params)}: {m}" for trace in traces if (m := trace.mismatch())]
+    differing = [
+        f"{dict(trace.params)}: {m}" for trace in traces if (m := trace.mismatch())
+    ]
     assert not differing
 
 
@@ -49,7 +56,9 @@ def test_a_missing_raise_is_a_mismatch() -> None:
     gives_up = next(trace for trace in TRACES if trace.raised)
     silent = dataclasses.replace(gives_up, raised=None, scale=(*gives_up.scale, 1.0))
     assert "the state machine raised" in silent.mismatch()
-    other_text = dataclasses.replace(gives_up, raised=dataclasses.replace(gives_up.raised, msg="?"))
+    other_text = dataclasses.replace(
+        gives_up, raised=dataclasses.replace(gives_up.raised, msg="?")
+    )
     assert "the state machine raised" in other_text.mismatch()
 
 
@@ -75,7 +84,10 @@ def test_scales_are_read_in_any_form(scale: object) -> None:
         ("[" * 200_000, ""),
         ("\ufffd\udcff", "0xff"),
         (json.dumps({"system": "x"}), "found_inf, params, scale"),
-        (json.dumps({"provenance": {}}), "found_inf, params, scale"),  # which is the first line's
+        (
+            json.dumps({"provenance": {}}),
+            "found_inf, params, scale",
+        ),  # which is the first line's
         (json.dumps({**RECORD, "system": 5}), "system 5"),
         (json.dumps({**RECORD, "params": []}), "params"),
         (json.dumps({**RECORD, "found_inf": [0, 2, 0]}), "found_inf"),
@@ -89,7 +101,9 @@ def test_scales_are_read_in_any_form(scale: object) -> None:
 )
 def test_damaged_line_is_reported(tmp_path: Path, line: str, shown: str) -> None:
     file = tmp_path / "t.jsonl"
-    file.write_bytes((json.dumps(RECORD) + "\n" + line + "\n").encode(errors="surrogateescape"))
+    file.write_bytes(
+        (json.dumps(RECORD) + "\n" + line + "\n").encode(errors="surrogateescape")
+    )
     with pytest.raises(DamagedFileError, match=f"line 2: .*{shown}"):
         list(read(file))
 

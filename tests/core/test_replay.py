@@ -22,7 +22,9 @@ def test_replay_equals_fold() -> None:
     assert scales.tolist() == expected == [s.scale for s in states(rule, history)]
 
 
-@pytest.mark.parametrize("rule", [Rule(8.0, growth_interval=2), Rule(8.0, delay=2), Probe()])
+@pytest.mark.parametrize(
+    "rule", [Rule(8.0, growth_interval=2), Rule(8.0, delay=2), Probe()]
+)
 def test_scale_before_update_is_used_one(rule) -> None:
     state, history, used = init(rule), [0, 0, 1, 0, 1], []
     for flag in history:
@@ -61,7 +63,9 @@ def test_string_sequence_raises(history: Any) -> None:
             call()
 
 
-@pytest.mark.parametrize(("rule", "depth"), [(Rule(delay=1), 1), (Probe(delay=1), 0), (Probe(), 1)])
+@pytest.mark.parametrize(
+    ("rule", "depth"), [(Rule(delay=1), 1), (Probe(delay=1), 0), (Probe(), 1)]
+)
 def test_delay_must_equal_depth(rule: Any, depth: int) -> None:
     with pytest.raises(ValueError, match=f"delay={rule.delay}"):
         pipeline.start(rule, depth)

@@ -1,4 +1,5 @@
-"""Each theorem against the machine: exactly where it is exact, else to the tolerance that stands there.
+"""Each theorem against the machine: exactly where it is exact, else to the tolerance that stands
+there.
 
 The paper's theorems name these tests; `tests/paper` holds the two together.
 """
@@ -26,7 +27,9 @@ START = 2.0**16
 LONG_RUNS = settings(max_examples=examples(ms=5, least=50))
 intervals = st.integers(1, 12)
 flags = st.lists(st.booleans(), max_size=60)
-powers = st.integers(1, 3)  # growth_factor 2^a, backoff_factor 2^-b: the machine is exact in bits
+powers = st.integers(
+    1, 3
+)  # growth_factor 2^a, backoff_factor 2^-b: the machine is exact in bits
 
 
 def plain(interval: int, a: int = 1, b: int = 1, **more) -> Rule:
@@ -34,7 +37,9 @@ def plain(interval: int, a: int = 1, b: int = 1, **more) -> Rule:
 
 
 def follow(rule: Rule, thresholds: Iterable[float]) -> tuple[list[bool], list[float]]:
-    """Overflows and log2 of the scale in force, where step t overflows above log2 threshold ``thresholds[t]``."""
+    """Overflows and log2 of the scale in force, where step t overflows above log2 threshold
+    ``thresholds[t]``.
+    """
     state, found, x = init(rule), [], []
     for threshold in thresholds:
         x.append(math.log2(state.scale))
@@ -47,15 +52,20 @@ def final(rule: Rule, found: list[bool]) -> State:
     return [init(rule), *run(rule, found)][-1]
 
 
-def window(rule: Rule, threshold: float, period: int, warm: int) -> tuple[list[bool], list[float]]:
+def window(
+    rule: Rule, threshold: float, period: int, warm: int
+) -> tuple[list[bool], list[float]]:
     """Overflows and headroom at clean steps over one period of a periodic run."""
     found, x = follow(rule, [threshold] * (warm + period))
     return found[warm:], [
-        threshold - level for level, bad in zip(x[warm:], found[warm:], strict=True) if not bad
+        threshold - level
+        for level, bad in zip(x[warm:], found[warm:], strict=True)
+        if not bad
     ]
 
 
-# ------------------------------------------------------------------------------------------------------------ T1
+# ------------------------------------------------------------------------------------------------------------
+# T1
 
 
 @settings(max_examples=examples(ms=3))
@@ -67,7 +77,9 @@ def test_t1_is_exact_with_wasted_steps(interval, a, b, found, delay) -> None:
     # Finite steps that led to no growth; the last run's remainder is not lost yet, but counts.
     runs = [len([*run]) for bad, run in itertools.groupby(found) if not bad]
     wasted = sum(run % interval for run in runs)
-    assert theory.skips(rule, len(found), descent, wasted) == pytest.approx(sum(found), abs=1e-9)
+    assert theory.skips(rule, len(found), descent, wasted) == pytest.approx(
+        sum(found), abs=1e-9
+    )
     assert sum(found) <= theory.skips(rule, len(found), descent) + 1e-9
 
 
@@ -84,7 +96,10 @@ def test_t1_bounds_skips_at_max_scale(interval, found, top) -> None:
 def test_t1_matches_skip_budget_check(interval, a, b, found) -> None:
     rule = plain(interval, a, b)
     trace = [START, *scales(rule, found)]
-    assert properties.skips_stay_within_budget(properties.History(rule, found, trace)) is None
+    assert (
+        properties.skips_stay_within_budget(properties.History(rule, found, trace))
+        is None
+    )
     bound = theory.skips(rule, len(found), math.log2(trace[0] / trace[-1]))
     assume(min(trace) > 2.0**-100)
     too_many = [True] * min(len(found), math.floor(bound + 1.01)) + [False] * len(found)
@@ -99,7 +114,8 @@ def test_skip_rate_without_backoff_raises() -> None:
         theory.skip_rate(Rule.unchecked(backoff_factor=1.0))
 
 
-# -------------------------------------------------------------------------------------------------------- T2, T7
+# --------------------------------------------------------------------------------------------------------
+# T2, T7
 
 
 @given(intervals, powers, powers)
@@ -116,7 +132,9 @@ def test_t2_and_t7_are_exact(interval, a, b) -> None:
         rooms.append(mean)
     mean = sum(rooms) / len(rooms)
     assert mean == pytest.approx(theory.headroom(rule), rel=1e-12)
-    assert theory.skip_rate(rule) * mean == pytest.approx(theory.trade_off(rule), rel=1e-12)
+    assert theory.skip_rate(rule) * mean == pytest.approx(
+        theory.trade_off(rule), rel=1e-12
+    )
 
 
 def test_t2_with_irrational_rho() -> None:
@@ -133,7 +151,8 @@ def test_torch_default_rates() -> None:
     assert 1 / theory.critical_bad_rate(Rule()) == pytest.approx(2885.9, abs=0.1)
 
 
-# ------------------------------------------------------------------------------------------------------------ T3
+# ------------------------------------------------------------------------------------------------------------
+# T3
 
 
 probabilities = st.lists(st.floats(1e-3, 1.0), min_size=1, max_size=7).map(sorted)
@@ -141,14 +160,19 @@ probabilities = st.lists(st.floats(1e-3, 1.0), min_size=1, max_size=7).map(sorte
 
 def solved(p: list[float], interval: int, backoff: int) -> np.ndarray:
     """Shares of (level, count) from the machine's own transitions, its bounds included."""
-    rule = plain(interval, 1, backoff, min_scale=START, max_scale=START * 2.0 ** (len(p) - 1))
+    rule = plain(
+        interval, 1, backoff, min_scale=START, max_scale=START * 2.0 ** (len(p) - 1)
+    )
     states = list(itertools.product(range(len(p)), range(interval)))
     moves = np.zeros((len(states), len(states)))
     for here, (level, count) in enumerate(states):
         for found, chance in ((True, p[level]), (False, 1 - p[level])):
             after = update(rule, State(START * 2.0**level, count), found)
             moves[
-                here, states.index((round(math.log2(after.scale / START)), after.growth_tracker))
+                here,
+                states.index(
+                    (round(math.log2(after.scale / START)), after.growth_tracker)
+                ),
             ] += chance
     system = np.vstack([moves.T - np.eye(len(states)), np.ones(len(states))])
     shares = np.linalg.lstsq(system, np.eye(len(states) + 1)[-1], rcond=None)[0]
@@ -206,10 +230,13 @@ def test_t3_matches_published_staircase_quantiles() -> None:
 
 @pytest.mark.parametrize("interval", [2, 5, 50])
 def test_t3_matches_k_in_a_row(interval: int) -> None:
-    # Oron and Hoff 2009: of one level, up with F (1 - F)^k / (1 - (1 - F)^k), down with F, up and down exchanged.
+    # Oron and Hoff 2009: of one level, up with F (1 - F)^k / (1 - (1 - F)^k), down with F, up and
+    # down exchanged.
     p = np.array([0.0, 0.01, 0.05, 0.2, 0.6, 0.9, 1.0])
     with np.errstate(invalid="ignore"):
-        up = np.where(p > 0, p * (1 - p) ** interval / (1 - (1 - p) ** interval), 1 / interval)
+        up = np.where(
+            p > 0, p * (1 - p) ** interval / (1 - (1 - p) ** interval), 1 / interval
+        )
     expected = np.cumprod([1.0, *(up[:-1] / p[1:])])
     assert theory.stationary(p, interval).levels == pytest.approx(
         expected / expected.sum(), rel=1e-12, abs=1e-300
@@ -225,7 +252,8 @@ def test_t3_arrivals_peak_near_tracked_quantile(backoff: int) -> None:
 
 
 def test_t3_above_critical_reaches_lowest_level() -> None:
-    # The same chance at every level below the top: above the critical rate arrivals pile up at the lowest level.
+    # The same chance at every level below the top: above the critical rate arrivals pile up at the
+    # lowest level.
     form = theory.stationary([0.01] * 300 + [1.0], 100)
     assert form.visits.argmax() == 0
 
@@ -241,7 +269,9 @@ def test_ranks_equal_longer_interval() -> None:
     many = theory.stationary([*(-np.expm1(8 * np.log1p(-p[:-1]))), 1.0], 50)
     assert many.visits == pytest.approx(theory.stationary(p, 400).visits, rel=1e-9)
     assert theory.tracked_quantile(50, 8) == theory.tracked_quantile(400)
-    assert 1 - theory.tracked_quantile(2000) == pytest.approx(math.log(2) / 2000, rel=1e-3)
+    assert 1 - theory.tracked_quantile(2000) == pytest.approx(
+        math.log(2) / 2000, rel=1e-3
+    )
     assert theory.cost_of_ranks(2.0, 2000, 1024) == pytest.approx(3.15, abs=0.005)
     assert theory.cost_of_ranks(2.0, 2000, 1) == 0
 
@@ -262,11 +292,18 @@ def test_summed_halves_lose_bits_to_ranks(gradient, doublings, data) -> None:
 
     predivided = data.draw(st.integers(0, doublings))
     lost = theory.bits_lost_to_ranks(2**doublings, 2**predivided)
-    assert settled(1, 1) - settled(2**doublings, 2**predivided) == lost == doublings - predivided
+    assert (
+        settled(1, 1) - settled(2**doublings, 2**predivided)
+        == lost
+        == doublings - predivided
+    )
 
 
 @LONG_RUNS
-@given(st.dictionaries(st.integers(-20, 20), st.integers(1, 9), min_size=1, max_size=8), intervals)
+@given(
+    st.dictionaries(st.integers(-20, 20), st.integers(1, 9), min_size=1, max_size=8),
+    intervals,
+)
 def test_observed_thresholds_give_overflow_probabilities(thresholds, interval) -> None:
     x, form = theory.of_thresholds(thresholds, interval)
     total = sum(thresholds.values())
@@ -289,10 +326,17 @@ def test_invalid_probabilities_raise(bad) -> None:
         theory.stationary(bad, 5)
 
 
-# ------------------------------------------------------------------------------------------------------------ T4
+# ------------------------------------------------------------------------------------------------------------
+# T4
 
 
-@given(intervals, powers, powers, st.integers(1, 40).map(lambda n: n / 4), st.integers(0, 20))
+@given(
+    intervals,
+    powers,
+    powers,
+    st.integers(1, 40).map(lambda n: n / 4),
+    st.integers(0, 20),
+)
 @example(5, 1, 1, 3.0, 8)  # the spike ends with the first growth
 @example(5, 1, 1, 3.0, 9)
 def test_t4_matches_state_machine(interval, a, b, height, steps) -> None:
@@ -302,22 +346,28 @@ def test_t4_matches_state_machine(interval, a, b, height, steps) -> None:
             theory.recovery(rule, height, steps)
         return
     wanted = theory.recovery(rule, height, steps)
-    found, x = follow(rule, [16 - height] * steps + [math.inf] * (wanted.steps - steps + 1))
+    found, x = follow(
+        rule, [16 - height] * steps + [math.inf] * (wanted.steps - steps + 1)
+    )
     assert sum(found) == wanted.skips
     back = next(t for t in range(steps, len(x)) if x[t] >= 16) if wanted.skips else 0
     assert back == wanted.steps
     assert sum(16 - level for level in x[:back]) == wanted.deficit
 
 
-# ------------------------------------------------------------------------------------------------------------ T5
+# ------------------------------------------------------------------------------------------------------------
+# T5
 
 
-late = st.integers(1, 12).flatmap(lambda g: st.tuples(st.just(g), st.integers(0, min(g - 1, 5))))
+late = st.integers(1, 12).flatmap(
+    lambda g: st.tuples(st.just(g), st.integers(0, min(g - 1, 5)))
+)
 
 
 def longest(found: list[bool]) -> int:
     return max(
-        (len(list(run)) for flag, run in itertools.groupby(found + found) if flag), default=0
+        (len(list(run)) for flag, run in itertools.groupby(found + found) if flag),
+        default=0,
     )
 
 
@@ -340,7 +390,10 @@ def test_t5_cumulative_matches_delayed_state_machine(case) -> None:
 @given(late)
 def test_t5_deduplicated_and_probe_are_exact(case) -> None:
     interval, k = case
-    for policy, period in ((Deduplicated, interval + 2 * k + 1), (Probe, interval + 1 + k)):
+    for policy, period in (
+        (Deduplicated, interval + 2 * k + 1),
+        (Probe, interval + 1 + k),
+    ):
         wanted = theory.stale(policy.__name__.lower(), interval, k)
         found, room = window(
             policy(init_scale=START, growth_interval=interval, delay=k),
@@ -369,7 +422,8 @@ def test_t5_invalid_arguments_raise() -> None:
         theory.stale("eager", 5, 1)
 
 
-# ------------------------------------------------------------------------------------------------------------ T6
+# ------------------------------------------------------------------------------------------------------------
+# T6
 
 
 def drifting(rule: Rule, drift: Fraction, steps: int) -> int:
@@ -391,9 +445,15 @@ def drifting(rule: Rule, drift: Fraction, steps: int) -> int:
 def test_t6_upward_drift_matches_state_machine(interval, a, b, tenths) -> None:
     rule, drift = plain(interval, a, b), Fraction(a, interval) * Fraction(tenths, 9)
     steps = int(min(600, 900 / max(drift, 1)))  # the scale stays below 2^1000
-    slack = (2 * a + b + 1) / b + a / b  # x - threshold moves by less than 2a + b + 1 in all
+    slack = (
+        2 * a + b + 1
+    ) / b + a / b  # x - threshold moves by less than 2a + b + 1 in all
     assert (
-        abs(drifting(rule, drift, steps) - theory.drifting_skip_rate(rule, drift) * steps) <= slack
+        abs(
+            drifting(rule, drift, steps)
+            - theory.drifting_skip_rate(rule, drift) * steps
+        )
+        <= slack
     )
 
 
@@ -425,7 +485,9 @@ def test_t6_downward_drift_matches_state_machine(interval, gap) -> None:
     else:
         assert abs(seen - wanted) <= falls + 3  # less than one a fall
     assert (
-        wanted <= steps * (1 + interval / gap) / (interval + 1) + 3 or gap <= 1 or 0 in beside
+        wanted <= steps * (1 + interval / gap) / (interval + 1) + 3
+        or gap <= 1
+        or 0 in beside
     )  # T1
 
 
@@ -442,7 +504,8 @@ def test_t6_unequal_factors_downward_raise() -> None:
         theory.drifting_skip_rate(plain(5, 1, 2), -0.1)
 
 
-# ------------------------------------------------------------------------------------------------------------ T8
+# ------------------------------------------------------------------------------------------------------------
+# T8
 
 
 @LONG_RUNS
@@ -453,8 +516,12 @@ def test_t8_below_critical_rate_is_t3(interval, share) -> None:
     under = form.levels[:-1] / form.levels[:-1].sum()
     lost = float(under @ np.arange(399, -1, -1))
     assume(under[0] < 1e-12)  # the lowest level is never felt
-    assert theory.bad_step_skip_rate(interval, rate) == pytest.approx(form.skip_rate, rel=1e-9)
-    assert theory.bad_step_headroom(interval, rate) == pytest.approx(lost, rel=1e-6, abs=1e-12)
+    assert theory.bad_step_skip_rate(interval, rate) == pytest.approx(
+        form.skip_rate, rel=1e-9
+    )
+    assert theory.bad_step_headroom(interval, rate) == pytest.approx(
+        lost, rel=1e-6, abs=1e-12
+    )
 
 
 @settings(max_examples=examples(ms=3))
@@ -463,12 +530,20 @@ def test_t8_drift_changes_sign_at_critical(interval, a, b) -> None:
     rule = plain(interval, a, b)
     rate = theory.critical_bad_rate(rule)
     assert theory.bad_step_drift(rule, rate) == pytest.approx(0, abs=1e-9)
-    assert theory.bad_step_drift(rule, rate * 1.01) < 0 < theory.bad_step_drift(rule, rate * 0.99)
     assert (
-        theory.bad_step_headroom(interval, 1.01 * theory.critical_bad_rate(plain(interval)))
+        theory.bad_step_drift(rule, rate * 1.01)
+        < 0
+        < theory.bad_step_drift(rule, rate * 0.99)
+    )
+    assert (
+        theory.bad_step_headroom(
+            interval, 1.01 * theory.critical_bad_rate(plain(interval))
+        )
         == math.inf
     )
-    assert rate == pytest.approx(math.log1p(a / b) / interval, rel=math.log1p(a / b) / interval)
+    assert rate == pytest.approx(
+        math.log1p(a / b) / interval, rel=math.log1p(a / b) / interval
+    )
 
 
 @settings(max_examples=examples(ms=3))
@@ -478,21 +553,27 @@ def test_t8_excess_overflows_lower_scale(interval, a, b, found) -> None:
     share = sum(found) / len(found)
     assume(share > theory.skip_rate(rule))
     lost = 16 - math.log2(final(rule, found).scale)
-    assert lost >= len(found) * (share * (interval + a / b) - a / b) * b / interval - 1e-9 > 0
+    assert (
+        lost
+        >= len(found) * (share * (interval + a / b) - a / b) * b / interval - 1e-9
+        > 0
+    )
 
 
 @pytest.mark.parametrize(
     ("a", "b", "rate"), [(1, 1, 0.05), (1, 1, 0.01), (1, 2, 0.04), (3, 1, 0.2)]
 )
 def test_t8_drift_matches_simulation(a: int, b: int, rate: float) -> None:
-    luck, rule = random.Random(1), plain(20, a, b)  # noqa: S311 - a simulation
+    luck, rule = random.Random(1), plain(20, a, b)  # noqa: S311
     moved, runs = 0.0, 60
     for _ in range(runs):
         state = init(rule)
         for _ in range(1000):
             state = update(rule, state, luck.random() < rate)
         moved += math.log2(state.scale) - 16
-    assert moved / runs / 1000 == pytest.approx(theory.bad_step_drift(rule, rate), rel=0.06)
+    assert moved / runs / 1000 == pytest.approx(
+        theory.bad_step_drift(rule, rate), rel=0.06
+    )
 
 
 @pytest.mark.parametrize(("price", "rate"), [(0.1, 1e-3), (0.5, 1e-2), (0.01, 1e-4)])
@@ -512,7 +593,8 @@ def test_t8_best_interval_is_local_minimum(price: float, rate: float) -> None:
     assert theory.best_interval(0.6, 1.0) == 1  # no interval is below ln 2 / lambda
 
 
-# ------------------------------------------------------------------------------------------------------------ T9
+# ------------------------------------------------------------------------------------------------------------
+# T9
 
 
 @pytest.mark.parametrize(("sigma", "lost"), [(5.0, 5.0), (8.0, 0.0), (12.0, 2.0)])
@@ -537,10 +619,13 @@ def test_t9_range_matches_fp16() -> None:
 @given(st.floats(1, 6), st.floats(1e-9, 0.4), st.floats(0, 10), st.floats(15, 60))
 def test_t9_widest_spread_flushes_given_share(score, share, lost, binades) -> None:
     sigma = theory.widest_spread(score, share, lost, binades)
-    assert theory.flushed_share(sigma, score, lost, binades) == pytest.approx(share, rel=1e-6)
+    assert theory.flushed_share(sigma, score, lost, binades) == pytest.approx(
+        share, rel=1e-6
+    )
 
 
-# ----------------------------------------------------------------------------------------------------------- T10
+# -----------------------------------------------------------------------------------------------------------
+# T10
 
 
 resets = st.sampled_from(["clean", "growth", "backoff"])
@@ -551,8 +636,12 @@ def test_t10_is_exact_at_constant_threshold(interval, hysteresis, reset) -> None
     rule = plain(interval, hysteresis=hysteresis, hysteresis_reset=frozenset({reset}))
     period = interval + hysteresis
     found, _ = window(rule, 16.5, period, warm=3 * period)
-    assert sum(found) / period == pytest.approx(theory.hysteresis_skip_rate(rule), rel=1e-12)
-    assert theory.hysteresis_skip_rate(rule.replace(hysteresis=1)) == theory.skip_rate(rule)
+    assert sum(found) / period == pytest.approx(
+        theory.hysteresis_skip_rate(rule), rel=1e-12
+    )
+    assert theory.hysteresis_skip_rate(rule.replace(hysteresis=1)) == theory.skip_rate(
+        rule
+    )
 
 
 @given(intervals, st.integers(1, 4), st.integers(1, 3), st.integers(1, 3))
@@ -560,7 +649,9 @@ def test_t10_with_growth_of_several_backoffs(interval, hysteresis, b, times) -> 
     rule = plain(interval, times * b, b, hysteresis=hysteresis)
     period = interval + times + hysteresis - 1
     found, _ = window(rule, 16.1, period, warm=3 * period)
-    assert sum(found) / period == pytest.approx(theory.hysteresis_skip_rate(rule), rel=1e-12)
+    assert sum(found) / period == pytest.approx(
+        theory.hysteresis_skip_rate(rule), rel=1e-12
+    )
 
 
 bounded = st.sets(st.sampled_from(["growth", "backoff"])).map(frozenset)
@@ -570,7 +661,9 @@ bounded = st.sets(st.sampled_from(["growth", "backoff"])).map(frozenset)
 @given(intervals, powers, powers, flags, st.integers(1, 4), bounded)
 @example(2, 1, 1, [True] * 30, 3, frozenset({"growth"}))
 @example(1, 1, 1, [True, False, True, True] * 9, 2, frozenset({"growth", "backoff"}))
-def test_t10_bounds_generated_sequences(interval, a, b, found, hysteresis, reset) -> None:
+def test_t10_bounds_generated_sequences(
+    interval, a, b, found, hysteresis, reset
+) -> None:
     rule = plain(interval, a, b, hysteresis=hysteresis, hysteresis_reset=reset)
     descent = 16 - math.log2(final(rule, found).scale)
     # The same count as T1's, with H - 1 free overflows at the start and after each reset.
@@ -588,7 +681,9 @@ def test_t10_bounds_generated_sequences(interval, a, b, found, hysteresis, reset
 @given(intervals, st.integers(1, 4), bounded)
 def test_t10_bound_is_attained(interval, hysteresis, reset) -> None:
     rule = plain(interval, hysteresis=hysteresis, hysteresis_reset=reset)
-    lowers = hysteresis if "backoff" in reset else 1  # overflows of which the last backs off
+    lowers = (
+        hysteresis if "backoff" in reset else 1
+    )  # overflows of which the last backs off
     free = (
         hysteresis - 1 if "growth" in reset else 0
     )  # overflows that the reset at a growth forgives

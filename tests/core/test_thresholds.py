@@ -65,23 +65,33 @@ def assert_equals_the_fold(
 
 @st.composite
 def starts(draw: st.DrawFn, rule: Rule) -> State:
-    """The first state, or one in the middle of a run, the streak past the interval and the queue half full too."""
+    """The first state, or one in the middle of a run, the streak past the interval and the queue
+    half full too.
+    """
     first = init(rule)
     if draw(st.booleans()):
         return first
     pending = draw(
-        st.lists(st.sampled_from([first.scale, first.scale, 2 * first.scale]), max_size=rule.delay)
+        st.lists(
+            st.sampled_from([first.scale, first.scale, 2 * first.scale]),
+            max_size=rule.delay,
+        )
     )
     streak = draw(st.integers(-1, 9))
     return State(
-        first.scale, streak, draw(st.integers(0, 2)), tuple(map(rule.arithmetic.round, pending))
+        first.scale,
+        streak,
+        draw(st.integers(0, 2)),
+        tuple(map(rule.arithmetic.round, pending)),
     )
 
 
 CEILING_OF = {  # the step's threshold, given the scale in force
     "equal": lambda scale: scale,
     "just below": lambda scale: math.nextafter(scale, 0.0),
-    "float32 below": lambda scale: float(np.nextafter(np.float32(min(scale, 3e38)), np.float32(0))),
+    "float32 below": lambda scale: float(
+        np.nextafter(np.float32(min(scale, 3e38)), np.float32(0))
+    ),
     "just above": lambda scale: math.nextafter(scale, INF),
     "double": lambda scale: scale * 2,
     "half": lambda scale: scale / 2,
@@ -94,14 +104,20 @@ CEILING_OF = {  # the step's threshold, given the scale in force
 
 @st.composite
 def traces(draw: st.DrawFn, rule: Rule, state: State) -> np.ndarray:
-    """Thresholds at, just above and just below whatever scale is then in force, in stretches of one kind."""
+    """Thresholds at, just above and just below whatever scale is then in force, in stretches of one
+    kind.
+    """
     stretches = draw(
         st.lists(
-            st.tuples(st.sampled_from([*CEILING_OF]), st.integers(1, 12)), min_size=1, max_size=10
+            st.tuples(st.sampled_from([*CEILING_OF]), st.integers(1, 12)),
+            min_size=1,
+            max_size=10,
         )
     )
     dtype, thresholds = draw(st.sampled_from([np.float32, np.float64])), []
-    for kind in itertools.chain.from_iterable([kind] * many for kind, many in stretches):
+    for kind in itertools.chain.from_iterable(
+        [kind] * many for kind, many in stretches
+    ):
         threshold = CEILING_OF[kind](state.scale)
         with np.errstate(over="ignore", under="ignore"):
             thresholds.append(dtype(0.0 if math.isnan(threshold) else threshold))
@@ -133,10 +149,18 @@ START = State(1.0)
     room=4096,
 )
 @example(case=(Rule(1.0), START, ones(2, 2, 2, 0, 2, 2, 2, 0, 0)), block=4, room=1)
-@example(case=(Rule(1.0, growth_interval=2**70), START, ones(INF, 0, INF)), block=4, room=1)
-@example(case=(Rule(3e38, growth_interval=2), State(3e38), ones(INF, INF, INF)), block=1, room=1)
 @example(
-    case=(Rule(0.7, arithmetic=Arithmetic(dtype="float64")), State(0.7), ones(0.7)), block=1, room=1
+    case=(Rule(1.0, growth_interval=2**70), START, ones(INF, 0, INF)), block=4, room=1
+)
+@example(
+    case=(Rule(3e38, growth_interval=2), State(3e38), ones(INF, INF, INF)),
+    block=1,
+    room=1,
+)
+@example(
+    case=(Rule(0.7, arithmetic=Arithmetic(dtype="float64")), State(0.7), ones(0.7)),
+    block=1,
+    room=1,
 )  # rounded down
 def test_event_replay_equals_fold(
     case: tuple[Rule, State, np.ndarray], block: int, room: int
@@ -147,7 +171,9 @@ def test_event_replay_equals_fold(
             module, "_ROOM", room
         )  # events a call of the loop: it is resumed at any event
         done = assert_equals_the_fold(rule, index_thresholds(trace, block=block), state)
-    event(f"skips {min(3, len(done.skipped))}, changes {min(3, len(done.scale_changes))}")
+    event(
+        f"skips {min(3, len(done.skipped))}, changes {min(3, len(done.scale_changes))}"
+    )
     assert repr(seen(done)) == repr(
         seen(replay_thresholds(rule, trace, method="fold", state=state))
     )
@@ -156,28 +182,36 @@ def test_event_replay_equals_fold(
 
 @FEW
 @given(case=cases(), cut=st.floats(0, 1))
-def test_replay_resumes_from_state(case: tuple[Rule, State, np.ndarray], cut: float) -> None:
+def test_replay_resumes_from_state(
+    case: tuple[Rule, State, np.ndarray], cut: float
+) -> None:
     rule, state, trace = case
     middle = 1 + int(cut * (len(trace) - 1))
     first = replay_thresholds(rule, trace[:middle], state=state)
     skipped, changes, last = seen(first)
     if middle < len(trace):
-        more, later, last = seen(replay_thresholds(rule, trace[middle:], state=first.state))
+        more, later, last = seen(
+            replay_thresholds(rule, trace[middle:], state=first.state)
+        )
         skipped += [middle + step for step in more]
         changes += [(middle + step, scale) for step, scale in later]
-    assert repr((skipped, changes, last)) == repr(seen(replay_thresholds(rule, trace, state=state)))
+    assert repr((skipped, changes, last)) == repr(
+        seen(replay_thresholds(rule, trace, state=state))
+    )
 
 
 @FEW
 @given(
-    family=st.lists(rules(dtypes=("float32", "float64")), min_size=1, max_size=3), data=st.data()
+    family=st.lists(rules(dtypes=("float32", "float64")), min_size=1, max_size=3),
+    data=st.data(),
 )
 def test_sweep_equals_single_replays(family: list[Rule], data: st.DataObject) -> None:
     trace = data.draw(traces(family[0], init(family[0])))
     rows = sweep(iter(family), trace)
     singles = [replay_thresholds(rule, trace) for rule in family]
     expected = [
-        (len(one.skipped), one.skip_rate, one.mean_log2_scale, one.state.scale) for one in singles
+        (len(one.skipped), one.skip_rate, one.mean_log2_scale, one.state.scale)
+        for one in singles
     ]
     assert repr(rows.tolist()) == repr(expected)
 
@@ -190,8 +224,14 @@ def long_walk() -> np.ndarray:
 
 def test_long_trace_replay_equals_fold() -> None:
     rule = Rule(
-        growth_interval=50, growth_factor=2.0**0.25, backoff_factor=0.8, hysteresis=2, delay=3
+        growth_interval=50,
+        growth_factor=2.0**0.25,
+        backoff_factor=0.8,
+        hysteresis=2,
+        delay=3,
     )
     done = assert_equals_the_fold(rule, index_thresholds(long_walk()), init(rule))
-    assert done.mean_log2_scale == pytest.approx(np.log2(done.scales()).mean(), rel=1e-12)
+    assert done.mean_log2_scale == pytest.approx(
+        np.log2(done.scales()).mean(), rel=1e-12
+    )
     assert done.skip_rate == len(done.skipped) / 60_000 > 1e-4

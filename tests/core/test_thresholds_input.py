@@ -1,4 +1,6 @@
-"""What a replay takes and what it refuses: traces, memory maps, states, policies, rules with quirks."""
+"""What a replay takes and what it refuses: traces, memory maps, states, policies, rules with
+quirks.
+"""
 
 import math
 import re
@@ -93,5 +95,10 @@ def test_replay_accepts_any_array_layout() -> None:
     expected = replay_thresholds(rule, TRACE).scale_changes.tolist()
     locked = TRACE.copy()
     locked.flags.writeable = False
-    for trace in (TRACE.tolist(), np.repeat(TRACE, 2)[::2], locked, index_thresholds(TRACE)):
+    for trace in (
+        TRACE.tolist(),
+        np.repeat(TRACE, 2)[::2],
+        locked,
+        index_thresholds(TRACE),
+    ):
         assert replay_thresholds(rule, trace).scale_changes.tolist() == expected

@@ -22,7 +22,9 @@ def data(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "card.py").write_text(source)
     monkeypatch.setattr(device, "require", lambda name: None)
     monkeypatch.setattr(device, "slug", lambda name: "b999")
-    monkeypatch.setattr(device, "describe", lambda name: {"type": "cuda", "name": "B999"})
+    monkeypatch.setattr(
+        device, "describe", lambda name: {"type": "cuda", "name": "B999"}
+    )
     return folder / "data" / "b999" / "card.jsonl"
 
 
@@ -31,7 +33,9 @@ def test_first_experiments_support_cuda() -> None:
     assert all("cuda" in Experiment(stem).devices for stem in gpu.FIRST)
 
 
-def test_device_data_has_its_folder(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_device_data_has_its_folder(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert gpu.main([]) == 0
     origin, rows = data_file.read(data)
     assert (origin["device"]["name"], len(rows)) == ("B999", 4)
@@ -76,4 +80,4 @@ def test_device_is_required(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_starts_without_command_line_packages() -> None:
     blocked = "import sys; sys.modules |= dict.fromkeys(('rich', 'tyro', 'typer', 'matplotlib'))"
     code = f"{blocked}\nfrom experiments.__main__ import main\nmain(['gpu', '--help'])"
-    subprocess.run([sys.executable, "-c", code], check=True)  # noqa: S603 - our own
+    subprocess.run([sys.executable, "-c", code], check=True)  # noqa: S603

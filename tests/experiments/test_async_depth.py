@@ -1,4 +1,6 @@
-"""The pipeline with a real optimizer thread: late by k exactly, and the same bits on every schedule."""
+"""The pipeline with a real optimizer thread: late by k exactly, and the same bits on every
+schedule.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -58,7 +60,9 @@ def test_depth_0_equals_plain_loop(pipes: Any) -> None:
         for step in train(task, optimizer, scaler, SMALL.steps)
     ]
     assert list(zip(pipe.losses, pipe.scales, pipe.found_inf, strict=True)) == steps
-    assert torch.equal(fp16.flat_parameters(pipe.task.model), fp16.flat_parameters(task.model))
+    assert torch.equal(
+        fp16.flat_parameters(pipe.task.model), fp16.flat_parameters(task.model)
+    )
 
 
 @pytest.mark.parametrize("k", [1, 3])
@@ -71,11 +75,16 @@ def test_first_iterations_use_initial_weights(k: int, pipes: Any) -> None:
     assert pipe.losses[clean + k + 1] != still[clean + k + 1]
 
 
-@pytest.mark.parametrize("delay", [Delay(0, 0), Delay(2, 2), Delay(2, 2, latest=True), Delay(3, 0)])
+@pytest.mark.parametrize(
+    "delay", [Delay(0, 0), Delay(2, 2), Delay(2, 2, latest=True), Delay(3, 0)]
+)
 def test_scales_match_pipeline_model(delay: Delay, pipes: Any) -> None:
     pipe = trained(pipes(delay))
     rule = Rule(2.0**SMALL.init_log2, growth_interval=SMALL.interval)
-    assert pipe.scales == pipeline.trajectory(rule, delay.scale, pipe.found_inf)[: SMALL.steps]
+    assert (
+        pipe.scales
+        == pipeline.trajectory(rule, delay.scale, pipe.found_inf)[: SMALL.steps]
+    )
     assert pipe.skipped == pipe.found_inf
     assert 4 < sum(pipe.found_inf) < SMALL.steps
 
@@ -94,5 +103,7 @@ def test_latest_schedule_gives_same_bits(pipes: Any) -> None:
 def test_losses_agree_until_overflows_differ(pipes: Any) -> None:
     late, plain = trained(pipes(Delay(3, 0))), trained(pipes(Delay(0, 0)))
     assert late.scales != plain.scales
-    first = next(i for i in range(SMALL.steps) if late.found_inf[i] != plain.found_inf[i])
+    first = next(
+        i for i in range(SMALL.steps) if late.found_inf[i] != plain.found_inf[i]
+    )
     assert late.losses[: first + 1] == plain.losses[: first + 1]

@@ -28,7 +28,9 @@ def test_step() -> None:
 
 def test_different_norm_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = GradScaler.unscale_and_clip_
-    monkeypatch.setattr(GradScaler, "unscale_and_clip_", lambda *args: 1.01 * whole(*args))
+    monkeypatch.setattr(
+        GradScaler, "unscale_and_clip_", lambda *args: 1.01 * whole(*args)
+    )
     with pytest.raises(RuntimeError, match="norms of 3x100"):
         step.measure(("3x100",), rounds=2, trials=1)
 
@@ -38,7 +40,9 @@ def test_replay() -> None:
 
 
 @pytest.mark.parametrize("factor", ["growth_factor", "backoff_factor"])
-def test_different_replay_rule_raises(factor: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_different_replay_rule_raises(
+    factor: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Other(replay.Fold):
         def __call__(self, rule: replay.Rule) -> tuple[int, int]:
             other = {factor: getattr(rule, factor) ** 2}
@@ -96,7 +100,9 @@ def test_goal_uses_median_trial(figure: str, goal: float, met: bool) -> None:
     assert row.cells()[-1] == ("yes" if met else "no")
 
 
-def test_rows_are_written_with_their_origin(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_written_with_their_origin(
+    tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(report, "FOLDER", tmp_path)
     monkeypatch.setattr("sys.argv", ["bench"])
     report.run("step", lambda: [Row("work", "framework", "us", [1.0], [2.0])])

@@ -28,7 +28,9 @@ def test_report_reproducer_fails(path: Path) -> None:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    (test,) = (value for name, value in vars(module).items() if name.startswith("test_"))
+    (test,) = (
+        value for name, value in vars(module).items() if name.startswith("test_")
+    )
     with pytest.raises((AssertionError, RuntimeError)):
         test()
     assert path.with_suffix(".md").exists()
@@ -68,7 +70,9 @@ def test_folder_files_are_verified_and_read(
     with pytest.raises(ValueError, match="sha256"):
         census.files()
     now = hashlib.sha256(LOOP.encode()).hexdigest()
-    (tmp_path / "index.jsonl").write_text(json.dumps({**row, "sha256": now, "packaged": False}))
+    (tmp_path / "index.jsonl").write_text(
+        json.dumps({**row, "sha256": now, "packaged": False})
+    )
     census.write(tmp_path)
     (read,) = census.files()
     assert (read["sha256"], read["loops"][0]["codes"]) == (now, {"AMP101": [6]})

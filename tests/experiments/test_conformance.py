@@ -8,13 +8,21 @@ from ampsim.frameworks.checks import CHECKS
 from experiments import conformance
 from figures import results
 
-DATA = {row["arm"]: row for row in results.load("conformance").records if row["arm"] != "checks"}
+DATA = {
+    row["arm"]: row
+    for row in results.load("conformance").records
+    if row["arm"] != "checks"
+}
 RECORDED = sorted(name for name, row in DATA.items() if not row["live"])
 
 
 def run(name: str) -> dict:
     return conformance.run(
-        conformance.Config(adapters=(name,)), conformance.Arm(name), 0, "cpu", lambda step: None
+        conformance.Config(adapters=(name,)),
+        conformance.Arm(name),
+        0,
+        "cpu",
+        lambda step: None,
     )
 
 

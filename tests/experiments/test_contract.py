@@ -57,7 +57,8 @@ def test_settings_and_arms_are_valid(experiment: Experiment) -> None:
             assert dataclasses.is_dataclass(unit.settings)
             assert hash(unit.settings) == hash(dataclasses.replace(unit.settings))
             assert (
-                json_lines.decode(json_lines.encode(dataclasses.asdict(unit.settings))) is not None
+                json_lines.decode(json_lines.encode(dataclasses.asdict(unit.settings)))
+                is not None
             )
 
 
@@ -71,12 +72,16 @@ def test_smoke_run_is_reproducible(
     require(experiment)
     if experiment.stem in DEEP and os.environ.get("AMPSIM_DEEP") != "1":
         pytest.skip("takes seconds: run `make deep`")
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # where a smoke run leaves its data
+    monkeypatch.setattr(
+        tempfile, "tempdir", str(tmp_path)
+    )  # where a smoke run leaves its data
     module = experiment.module
     assert module.SMOKE.steps <= module.Config().steps
     several = len(experiment.units(module.SMOKE)) > 1
     if experiment.stem in QUICK and os.environ.get("AMPSIM_DEEP") != "1":
-        quick = {QUICK[experiment.stem]: module.arms(module.SMOKE)[QUICK[experiment.stem]]}
+        quick = {
+            QUICK[experiment.stem]: module.arms(module.SMOKE)[QUICK[experiment.stem]]
+        }
         monkeypatch.setattr(module, "arms", lambda config: quick)
     assert runner.main(experiment.stem, ["--smoke"]) == 0
     path = Path(capsys.readouterr().out.split("written to ")[1].strip())
@@ -88,7 +93,8 @@ def test_smoke_run_is_reproducible(
         assert module.table(rows)
     if experiment.repeats and several:  # a run of one unit would take twice as long
         again = pool.run(
-            pool.Job(experiment.stem, module.SMOKE, units[0], "cpu"), lambda unit, step: None
+            pool.Job(experiment.stem, module.SMOKE, units[0], "cpu"),
+            lambda unit, step: None,
         )
         assert isinstance(again, pool.Done)  # the first, after all others
         unit = {name: rows[0][name] for name in ("arm", "seed", "settings")}
@@ -98,7 +104,11 @@ def test_smoke_run_is_reproducible(
 def assert_of_units(rows: Sequence[Record], units: Sequence[Unit]) -> None:
     """Assert that there is one record per unit, in order, with its settings."""
     wanted = [
-        {"arm": unit.arm, "seed": unit.seed, "settings": dataclasses.asdict(unit.settings)}
+        {
+            "arm": unit.arm,
+            "seed": unit.seed,
+            "settings": dataclasses.asdict(unit.settings),
+        }
         for unit in units
     ]
     assert json_lines.encode(
@@ -118,9 +128,14 @@ def test_data_matches_current_settings(experiment: Experiment) -> None:
 
 
 def rule_of(row: Record) -> Rule | None:
-    """Return the rule that a record's settings name, from the scale that it began with; None if they name none."""
+    """Return the rule that a record's settings name, from the scale that it began with; None if
+    they name none.
+    """
     settings = row.get("settings", {})
-    if not {"scale_changes", "found_inf"} <= row.keys() or settings.get("growth_interval") is None:
+    if (
+        not {"scale_changes", "found_inf"} <= row.keys()
+        or settings.get("growth_interval") is None
+    ):
         return None
     bits = settings.get("growth_bits", 1.0), settings.get("backoff_bits", 1.0)
     floor = settings.get("floor_log2")
@@ -136,7 +151,9 @@ def rule_of(row: Record) -> Rule | None:
 
 
 def assert_of_the_machine(rows: Sequence[Record], steps: int) -> None:
-    """Assert that scales are those of the reference machine, and stay where the settings name no growth interval."""
+    """Assert that scales are those of the reference machine, and stay where the settings name no
+    growth interval.
+    """
     for row in rows:
         if rule := rule_of(row):
             assert_replayed(row, rule, steps * row["settings"].get("every", 1))

@@ -28,7 +28,9 @@ RULES = st.builds(
 )
 
 
-def log_of(data: st.DataObject, rule: Rule, shows: str, *, counts_skips: bool) -> list[Row]:
+def log_of(
+    data: st.DataObject, rule: Rule, shows: str, *, counts_skips: bool
+) -> list[Row]:
     """Return the log of a generated run that prints some of its scales."""
     history = data.draw(st.lists(st.booleans(), min_size=3, max_size=60))
     scales = [40, *(round(log2(scale)) for scale in replay(rule, history).tolist())]
@@ -39,7 +41,9 @@ def log_of(data: st.DataObject, rule: Rule, shows: str, *, counts_skips: bool) -
         if overflow and shows == "overflows":
             rows.append(Row(None, scales[i + 1], scales[i], is_overflow=True))
         if step > (rows[-1].step or 0) and data.draw(st.booleans()):
-            rows.append(Row(step, scales[i + 1], skipped=skipped if shows == "counts" else None))
+            rows.append(
+                Row(step, scales[i + 1], skipped=skipped if shows == "counts" else None)
+            )
             skipped = 0
     # A log may begin anywhere in a run.
     starts = [i for i, row in enumerate(rows) if not row.is_overflow]
@@ -48,7 +52,9 @@ def log_of(data: st.DataObject, rule: Rule, shows: str, *, counts_skips: bool) -
 
 
 @settings(max_examples=examples(ms=4))
-@given(st.data(), RULES, st.sampled_from(["overflows", "counts", "scales"]), st.booleans())
+@given(
+    st.data(), RULES, st.sampled_from(["overflows", "counts", "scales"]), st.booleans()
+)
 def test_true_rule_has_no_break(
     data: st.DataObject, rule: Rule, shows: str, counts_skips: bool
 ) -> None:
@@ -59,7 +65,9 @@ def test_true_rule_has_no_break(
 def run_at(repository: str, path: str) -> Run:
     """Return a run of the corpus."""
     return next(
-        run for run in load() if run["repository"] == repository and run["path"].endswith(path)
+        run
+        for run in load()
+        if run["repository"] == repository and run["path"].endswith(path)
     )
 
 
@@ -149,7 +157,11 @@ def test_programs_in_data_sheet_match_data():
         by_program[row["program"]].append(row)
     for program, rows in by_program.items():
         repositories = len({row["repository"] for row in rows})
-        settled = f"2^{median(row['settled'] for row in rows):.3g}" if program != "other" else "-"
+        settled = (
+            f"2^{median(row['settled'] for row in rows):.3g}"
+            if program != "other"
+            else "-"
+        )
         assert f"| `{program}` | {len(rows)} | {repositories} | {settled} |" in SHEET
 
 
@@ -164,4 +176,7 @@ def test_sizes_in_data_sheet_match_data():
         settled = [row["settled"] for row in rows]
         repositories = len({row["repository"] for row in rows})
         assert f"| {billions:g} | {len(rows)} | {repositories} |" in SHEET
-        assert f"2^{min(settled):g} to 2^{max(settled):g} | 2^{median(settled):g} |" in SHEET
+        assert (
+            f"2^{min(settled):g} to 2^{max(settled):g} | 2^{median(settled):g} |"
+            in SHEET
+        )

@@ -14,7 +14,9 @@ def run(folder: Path) -> int:
     return runner.main("tiny", ["--jobs", "1", "--out", str(folder / "x.jsonl")])
 
 
-def test_a_file_has_one_writer(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_has_one_writer(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with sole_writer(folder / "x.jsonl"):
         assert run(folder) == 2
     assert "x.jsonl" in capsys.readouterr().err
@@ -42,7 +44,9 @@ ORIGIN = {
         ({"source_sha256": "t"}, False),
     ],
 )
-def test_file_is_kept_while_valid(change: dict[str, object], keeps: bool, tmp_path: Path) -> None:
+def test_file_is_kept_while_valid(
+    change: dict[str, object], keeps: bool, tmp_path: Path
+) -> None:
     data_file.write(tmp_path / "x.jsonl", ORIGIN, [{"a": 1.0}, {"a": 2.0}])
     before = previous_data.earlier(tmp_path / "x.jsonl", {"steps": 1}, {})
     assert before is not None

@@ -9,7 +9,9 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-pytest.importorskip("numba", reason="the kernels are compiled: pip install 'ampsim[experiments]'")
+pytest.importorskip(
+    "numba", reason="the kernels are compiled: pip install 'ampsim[experiments]'"
+)
 from experiments import emulated_cuda
 from experiments.emulation.autocast_lists import cuda_ops, listed, registered
 from experiments.training import fp16, small_runs, tasks
@@ -33,7 +35,9 @@ DIFFERING = {
 VIEWS = ("detach", "unsqueeze", "expand", "_to_copy", "t", "view")
 
 
-def autocast(operators: AbstractContextManager[None], function: object, *inputs: Tensor) -> Tensor:
+def autocast(
+    operators: AbstractContextManager[None], function: object, *inputs: Tensor
+) -> Tensor:
     with operators, torch.autocast("cpu", torch.float16):
         return function(*inputs)  # type: ignore[operator, no-any-return]
 
@@ -47,7 +51,10 @@ def test_group_norm_is_float32_on_cuda() -> None:
 def test_sum_is_float32_unless_asked() -> None:
     x = torch.full((2,), 60000.0).half()
     assert autocast(cuda_ops(), torch.sum, x).item() == 120000.0
-    assert autocast(cuda_ops(), lambda x: x.sum(dtype=torch.float16), x).dtype == torch.float16
+    assert (
+        autocast(cuda_ops(), lambda x: x.sum(dtype=torch.float16), x).dtype
+        == torch.float16
+    )
     assert autocast(nullcontext(), torch.sum, x).dtype == torch.float16
 
 
@@ -63,7 +70,11 @@ def test_cross_entropy_rounds_log_probabilities() -> None:
 
 
 def test_lists_name_registered_operators() -> None:
-    for macro in ("AT_FORALL_LOWER_PRECISION_FP", "AT_FORALL_FP32", "AT_FORALL_FP32_SET_OPT_DTYPE"):
+    for macro in (
+        "AT_FORALL_LOWER_PRECISION_FP",
+        "AT_FORALL_FP32",
+        "AT_FORALL_FP32_SET_OPT_DTYPE",
+    ):
         assert len(listed(macro)) > 10
         assert listed(macro) <= registered("AutocastCUDA")
     with pytest.raises(RuntimeError, match="has no AT_FORALL_FP8"):
@@ -114,7 +125,10 @@ def test_emulated_arm_rounds_otherwise() -> None:
 
 
 def test_steps_move_every_parameter() -> None:
-    parameters = [torch.nn.Parameter(torch.zeros(2, 3)), torch.nn.Parameter(torch.zeros(4))]
+    parameters = [
+        torch.nn.Parameter(torch.zeros(2, 3)),
+        torch.nn.Parameter(torch.zeros(4)),
+    ]
     small_runs.assign(parameters, torch.arange(10.0))
     assert [p.grad.flatten().tolist() for p in parameters if p.grad is not None] == [
         [0.0, 1.0, 2.0, 3.0, 4.0, 5.0],

@@ -1,4 +1,6 @@
-"""The table of engines agrees with the data, the checks see seeded faults, and the reports reproduce."""
+"""The table of engines agrees with the data, the checks see seeded faults, and the reports
+reproduce.
+"""
 
 import dataclasses
 import importlib.util
@@ -22,7 +24,10 @@ from experiments.engine_drivers.job import Job, Result  # noqa: E402
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "how-to" / "reinforcement-learning.md"
 REPORTS = ROOT / "experiments" / "data" / "reports"
-ROWS = {row["arm"]: row for row in data_file.read(ROOT / "experiments/data/cpu/engines.jsonl")[1]}
+ROWS = {
+    row["arm"]: row
+    for row in data_file.read(ROOT / "experiments/data/cpu/engines.jsonl")[1]
+}
 
 
 def test_page_shows_recorded_results() -> None:
@@ -34,7 +39,9 @@ def test_page_shows_recorded_results() -> None:
             cells.append(row["note"])
         else:
             assert list(row["checks"]) == [check.__name__ for check in checks.CHECKS]
-            assert list(row["rank_checks"]) == [check.__name__ for check in checks.RANK_CHECKS]
+            assert list(row["rank_checks"]) == [
+                check.__name__ for check in checks.RANK_CHECKS
+            ]
             one, two = row["settled_scales"]
             cells += [*row["checks"].values(), *row["rank_checks"].values()]
             cells.append("passed" if one == two else "failed")
@@ -63,7 +70,9 @@ def divided_twice(job: Job) -> Result:
 
 
 def forgets_scale(job: Job) -> Result:
-    return dataclasses.replace(torch_loops.grad_scaler(job), scale=job.scale * 2.0**-job.start)
+    return dataclasses.replace(
+        torch_loops.grad_scaler(job), scale=job.scale * 2.0**-job.start
+    )
 
 
 def moves_in_skips(job: Job) -> Result:
@@ -87,7 +96,9 @@ def without_reduction(job: Job) -> Result:
 def summed_in_fp16(job: Job) -> Result:
     """Add gradients up in fp16 before they are divided, which takes a bit per two ranks."""
 
-    def hook(_: object, bucket: torch.distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    def hook(
+        _: object, bucket: torch.distributed.GradBucket
+    ) -> torch.futures.Future[torch.Tensor]:
         half = bucket.buffer().half()
         done = torch.distributed.all_reduce(half, async_op=True).get_future()
         size = torch.distributed.get_world_size()
@@ -111,7 +122,9 @@ RANK_LOOPS: tuple[Callable[[Job], Result], ...] = (
 def on_rank(rank: int, folder: str) -> None:
     """Write the outcomes of each loop on one rank."""
     store = Path(folder, "store").as_uri()
-    torch.distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=2)
+    torch.distributed.init_process_group(
+        "gloo", init_method=store, rank=rank, world_size=2
+    )
     outcomes = [
         [*[check(train) for check in checks.RANK_CHECKS], checks.settled_scale(train)]
         for train in RANK_LOOPS
@@ -135,12 +148,18 @@ def test_rank_checks_see_seeded_faults(tmp_path: Path) -> None:
 
 DEFECTS = {
     "deepspeed_stage0": ("deepspeed", "stage 0: moved by 0.005859375, expected 1.5"),
-    "fabric_resume": ("lightning", "scaler in the state: False; scale 32768.0 -> 65536.0"),
+    "fabric_resume": (
+        "lightning",
+        "scaler in the state: False; scale 32768.0 -> 65536.0",
+    ),
     "slime_double_unscale": (
         "megatron",
         "prepare_grads() first: True; gradient 0.5, step 0.00048828125",
     ),
-    "torch_group_outlives_destroy": ("torch", "imported first: False; gloo threads left: True"),
+    "torch_group_outlives_destroy": (
+        "torch",
+        "imported first: False; gloo threads left: True",
+    ),
     "verl_resume": ("verl", "scale 32768.0 -> 65536.0"),
 }
 

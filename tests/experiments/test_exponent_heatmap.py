@@ -1,4 +1,6 @@
-"""The truth beside an fp16 run: what is counted, that looking disturbs nothing, and what the committed runs show."""
+"""The truth beside an fp16 run: what is counted, that looking disturbs nothing, and what the
+committed runs show.
+"""
 
 import dataclasses
 import math
@@ -28,11 +30,14 @@ def every_step(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(CASES, name, dataclasses.replace(case, every=1))
 
 
-def fresh(arm: str, steps: int, seed: int = 0, seeds: tuple[int, ...] = (0,)) -> dict[str, Any]:
+def fresh(
+    arm: str, steps: int, seed: int = 0, seeds: tuple[int, ...] = (0,)
+) -> dict[str, Any]:
     return runs.fresh(exponent_heatmap, arm, seed, steps=steps, seeds=seeds)
 
 
-# ------------------------------------------------------------------------------------------- what is counted
+# ------------------------------------------------------------------------------------------- what
+# is counted
 
 
 @settings(max_examples=examples(ms=2))
@@ -46,17 +51,22 @@ def test_counts_match_nonempty_binades(
         assert counts == []
         return
     assert counts[0] == min(exponents)
-    assert counts[1:] == [exponents.count(e) for e in range(min(exponents), max(exponents) + 1)]
+    assert counts[1:] == [
+        exponents.count(e) for e in range(min(exponents), max(exponents) + 1)
+    ]
 
 
-# ------------------------------------------------------------------------------------------------ the runs
+# ------------------------------------------------------------------------------------------------
+# the runs
 
 
 def truth_of_first_step(arm: str) -> Tensor:
     """In float32, from scratch."""
     case = CASES[arm]
     task = tasks.make(case.task, 0, "cpu", case.batch)
-    factor = case.factor(case.batch * tasks.GPT_TINY.context, exponent_heatmap.GLOBAL_TOKENS)
+    factor = case.factor(
+        case.batch * tasks.GPT_TINY.context, exponent_heatmap.GLOBAL_TOKENS
+    )
     gradients = torch.autograd.grad(task.loss() * factor, list(task.model.parameters()))
     return flat(gradients)
 
@@ -74,12 +84,16 @@ def test_reference_is_float32_gradient(arm: str) -> None:
 def test_sampling_leaves_training_unchanged(arm: str) -> None:
     row, case = fresh(arm, steps=6), CASES[arm]
     task = tasks.make(case.task, 0, "cpu", case.batch)
-    optimizer = torch.optim.Adam(task.model.parameters(), lr=case.lr, eps=case.eps, fused=True)
+    optimizer = torch.optim.Adam(
+        task.model.parameters(), lr=case.lr, eps=case.eps, fused=True
+    )
     scales, found_inf = zip(
-        *((step.scale, step.found_inf) for step in case.train(task, optimizer, 6)), strict=True
+        *((step.scale, step.found_inf) for step in case.train(task, optimizer, 6)),
+        strict=True,
     )
     assert row["scale_changes"] == series.changes(scales)
     assert row["found_inf"] == [step for step, flag in enumerate(found_inf) if flag]
 
 
-# ------------------------------------------------------------------------------------------------ what it shows
+# ------------------------------------------------------------------------------------------------
+# what it shows

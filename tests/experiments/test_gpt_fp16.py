@@ -12,14 +12,17 @@ from experiments import gpt_fp16
 from experiments.training import tasks, text_data
 from tests.experiments import runs
 
-SHORT = dataclasses.replace(gpt_fp16.SMOKE, steps=4, on_cpu=tasks.GPT_TINY, batch=8, count_every=1)
+SHORT = dataclasses.replace(
+    gpt_fp16.SMOKE, steps=4, on_cpu=tasks.GPT_TINY, batch=8, count_every=1
+)
 
 
 def fresh(arm: str, seed: int = 0, **changes: Any) -> dict[str, Any]:
     return runs.fresh(gpt_fp16, arm, seed, SHORT, **changes)
 
 
-# --------------------------------------------------------------------------------------------------- the text
+# ---------------------------------------------------------------------------------------------------
+# the text
 
 
 def test_text_and_split_are_constant() -> None:
@@ -41,7 +44,8 @@ def test_targets_are_the_next_bytes() -> None:
     x, y = text_data.spaced(tokens, 4, 10)
     assert (x[0, 0], y[-1, -1]) == (0, 39)
     draws = [
-        text_data.draw(tokens, 8, 10, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)
+        text_data.draw(tokens, 8, 10, torch.Generator().manual_seed(seed))
+        for seed in (1, 1, 2)
     ]
     assert torch.equal(draws[0][0], draws[1][0])
     assert not torch.equal(draws[0][0], draws[2][0])
@@ -49,7 +53,8 @@ def test_targets_are_the_next_bytes() -> None:
     assert (many[0].min(), many[1].max()) == (0, 39)  # every window can be drawn
 
 
-# --------------------------------------------------------------------------------------------------- the arms
+# ---------------------------------------------------------------------------------------------------
+# the arms
 
 
 def test_float32_loss_ignores_global_batch() -> None:
@@ -61,12 +66,14 @@ def test_float32_loss_ignores_global_batch() -> None:
     assert len({tuple(bf16), tuple(fp16), tuple(mean_loss)}) == 3
 
 
-# ------------------------------------------------------------------------------------------------ what it shows
+# ------------------------------------------------------------------------------------------------
+# what it shows
 
 
 def test_loss_scale_reduces_global_batch_underflow() -> None:
     unscaled, dynamic, rounded = (
-        fresh(arm)["zero"] for arm in ("global unscaled", "global dynamic", "global fp32")
+        fresh(arm)["zero"]
+        for arm in ("global unscaled", "global dynamic", "global fp32")
     )
     assert unscaled[0] > 0.9
     assert dynamic[0] < 0.01

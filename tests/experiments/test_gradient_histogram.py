@@ -33,7 +33,8 @@ def counted(entry: list[int]) -> int:
     return zeros + sum(binades[1:])
 
 
-# -------------------------------------------------------------------------------------------------- histograms
+# --------------------------------------------------------------------------------------------------
+# histograms
 
 
 @pytest.mark.parametrize("arm", gradient_snapshots.ARMS)
@@ -57,10 +58,17 @@ def test_histograms_use_float32_gradients() -> None:
     rows = {(row.kind, row.name): row.histogram for row in probed(task, (x, y))}
     names, parameters = zip(*task.model.named_parameters(), strict=True)
     logits = task.model(x)
-    *gradients, of_logits = torch.autograd.grad(task.criterion(logits, y), [*parameters, logits])
+    *gradients, of_logits = torch.autograd.grad(
+        task.criterion(logits, y), [*parameters, logits]
+    )
     for name, gradient in zip(names, gradients, strict=True):
-        assert (rows["parameter", name].counts == Histogram.of(gradient).counts).all(), name
-    assert rows["activation", gradient_snapshots.OUTPUT].largest == of_logits.abs().max().item()
+        assert (
+            rows["parameter", name].counts == Histogram.of(gradient).counts
+        ).all(), name
+    assert (
+        rows["activation", gradient_snapshots.OUTPUT].largest
+        == of_logits.abs().max().item()
+    )
     again = {
         (row.kind, row.name): row.histogram for row in probed(task, (x, y))
     }  # nothing piles up
@@ -76,7 +84,9 @@ def test_compact_histogram_starts_at_lowest_binade() -> None:
 
 def test_snapshots_share_one_training_run() -> None:
     by_hand = tasks.make("sigmoid", 3, "cpu", 128)
-    optimizer = torch.optim.Adam(by_hand.model.parameters(), lr=1e-2, eps=1e-15, fused=True)
+    optimizer = torch.optim.Adam(
+        by_hand.model.parameters(), lr=1e-2, eps=1e-15, fused=True
+    )
     done = 0
     for step, task, batch in snapshots("sigmoid", 3, "cpu", [0, 2, 5]):
         for _ in range(step - done):
@@ -86,17 +96,24 @@ def test_snapshots_share_one_training_run() -> None:
         done = step
         pairs = zip(task.model.parameters(), by_hand.model.parameters(), strict=True)
         assert all(torch.equal(a, b) for a, b in pairs)
-        assert torch.equal(batch[0], by_hand.draw()[0])  # a batch that is not trained on
+        assert torch.equal(
+            batch[0], by_hand.draw()[0]
+        )  # a batch that is not trained on
     assert done == 5
 
 
-# ------------------------------------------------------------------------------------------------------ curves
+# ------------------------------------------------------------------------------------------------------
+# curves
 
 
 def test_cast_loss_shares_exclude_zeros() -> None:
     truth = torch.tensor([0.0, 1.0, 2.0, -2.0])
     assert compare(truth, torch.tensor([1.0, 0.0, 8.0, -8.0]), 4.0)[:2] == (1 / 3, 0.0)
-    assert compare(truth, torch.tensor([INF, 1.0, INF, math.nan]), 4.0) == (0.0, 2 / 3, INF)
+    assert compare(truth, torch.tensor([INF, 1.0, INF, math.nan]), 4.0) == (
+        0.0,
+        2 / 3,
+        INF,
+    )
     _, _, error = compare(truth, torch.tensor([0.0, 4.0, 8.0, 4.0]), 4.0)
     assert error == pytest.approx(1.0)  # (0, 0, 0, 3) from a vector of length 3
     assert compare(torch.zeros(3), torch.zeros(3), 1.0)[:2] == (0, 0)
@@ -109,27 +126,36 @@ def test_cast_loss_shares_exclude_zeros() -> None:
     k=st.integers(-30, 30),
 )
 @settings(deadline=None)
-def test_histogram_bounds_rounding_losses(mean: int, sigma: float, seed: int, k: int) -> None:
+def test_histogram_bounds_rounding_losses(
+    mean: int, sigma: float, seed: int, k: int
+) -> None:
     size = torch.exp2(
         mean + sigma * torch.randn(400, generator=torch.Generator().manual_seed(seed))
     )
     flushed, overflowed, _ = compare(size, (size * 2.0**k).half(), 2.0**k)
     foretold = Histogram.of(size).lost(2.0**k, FP16)
     assert foretold.flushed.low - 1e-9 <= flushed <= foretold.flushed.high + 1e-9
-    assert foretold.overflowed.low - 1e-9 <= overflowed <= foretold.overflowed.high + 1e-9
+    assert (
+        foretold.overflowed.low - 1e-9 <= overflowed <= foretold.overflowed.high + 1e-9
+    )
 
 
 @pytest.mark.parametrize("name", ["gpt", "resnet"])
 def test_backward_passes_match_fp16_run(name: str) -> None:
     task, (x, y) = small(name)
     scales = [2.0**-14, 1.0, 2.0**10]
-    for scale, gradient in zip(scales, backward_passes(task, (x, y), scales), strict=True):
+    for scale, gradient in zip(
+        scales, backward_passes(task, (x, y), scales), strict=True
+    ):
         task.model.zero_grad()
         with torch.autocast("cpu", dtype=torch.float16):
             loss = task.criterion(task.model(x), y)
         (loss * scale).backward()  # type: ignore[no-untyped-call]
-        alone = torch.cat([p.grad.flatten() for p in task.model.parameters() if p.grad is not None])
+        alone = torch.cat(
+            [p.grad.flatten() for p in task.model.parameters() if p.grad is not None]
+        )
         assert torch.equal(gradient, alone)
 
 
-# ---------------------------------------------------------------------------------------------------- the data
+# ----------------------------------------------------------------------------------------------------
+# the data

@@ -1,4 +1,6 @@
-"""Products of halves as a device computes them: exact sums in integers, the package mmasim, and torch."""
+"""Products of halves as a device computes them: exact sums in integers, the package mmasim, and
+torch.
+"""
 
 import math
 import os
@@ -16,7 +18,9 @@ from torch.nn import functional
 
 import experiments
 
-pytest.importorskip("numba", reason="the kernels are compiled: pip install 'ampsim[experiments]'")
+pytest.importorskip(
+    "numba", reason="the kernels are compiled: pip install 'ampsim[experiments]'"
+)
 from experiments import emulation
 from experiments.emulation import half_products
 
@@ -45,12 +49,20 @@ def cut(x: int, bits: int) -> int:
     return int(math.copysign(1, x)) * (abs(x) >> bits << bits)
 
 
-def exact(a: Sequence[float], b: Sequence[float], unit: half_products.MatrixUnit) -> float:
+def exact(
+    a: Sequence[float], b: Sequence[float], unit: half_products.MatrixUnit
+) -> float:
     """Return one element as the unit adds it, in Python's integers."""
     total = 0.0
     zero = 4 - unit.fraction if unit.half_sums else BELOW_ALL
     for start in range(0, len(a), unit.block):
-        pairs = list(zip(a[start : start + unit.block], b[start : start + unit.block], strict=True))
+        pairs = list(
+            zip(
+                a[start : start + unit.block],
+                b[start : start + unit.block],
+                strict=True,
+            )
+        )
         of_sum = exponent(total, -14 if unit.half_sums else -126)
         of_pairs = [exponent(x, -14) + exponent(y, -14) for x, y in pairs]
         lost = max(of_sum, zero, *of_pairs) - unit.fraction + UNIT
@@ -64,22 +76,33 @@ def exact(a: Sequence[float], b: Sequence[float], unit: half_products.MatrixUnit
 
 
 def by_unit(a: Floats, b: Floats, unit: half_products.MatrixUnit) -> Floats:
-    return half_products.sums_by_unit(unit, torch.from_numpy(a), torch.from_numpy(b)).numpy()
+    return half_products.sums_by_unit(
+        unit, torch.from_numpy(a), torch.from_numpy(b)
+    ).numpy()
 
 
-@pytest.mark.parametrize("name", [name for name, unit in UNITS.items() if unit.slices == 1])
+@pytest.mark.parametrize(
+    "name", [name for name, unit in UNITS.items() if unit.slices == 1]
+)
 def test_unit_equals_exact_integers(name: str) -> None:
     unit, columns = UNITS[name], ELEMENTS // 20
     a, b = draw(1, 20, 45), draw(2, 45, columns)
     found = by_unit(a, b, unit)
     for row in range(20):
-        expected = [exact(a[row].tolist(), b[:, j].tolist(), unit) for j in range(columns)]
+        expected = [
+            exact(a[row].tolist(), b[:, j].tolist(), unit) for j in range(columns)
+        ]
         assert found[row].tolist() == expected
 
 
 @pytest.mark.parametrize(
     ("name", "shape"),
-    [("volta", "m8n8k4"), ("turing", "m16n8k8"), ("ampere", "m16n8k16"), ("hopper", "m16n8k16")],
+    [
+        ("volta", "m8n8k4"),
+        ("turing", "m16n8k8"),
+        ("ampere", "m16n8k16"),
+        ("hopper", "m16n8k16"),
+    ],
 )
 def test_unit_equals_mmasim(name: str, shape: str) -> None:
     sim = pytest.importorskip("mmasim.nv_ptx", reason="pip install mmasim")
@@ -91,11 +114,14 @@ def test_unit_equals_mmasim(name: str, shape: str) -> None:
     for start in range(0, 64, model.k):
         part = slice(start, start + model.k)
         total = model.dpa(x[..., part].contiguous(), y[..., part].contiguous(), total)
-    assert np.array_equal(by_unit(a, b, UNITS.get(name, UNITS["ampere"])), total.numpy())
+    assert np.array_equal(
+        by_unit(a, b, UNITS.get(name, UNITS["ampere"])), total.numpy()
+    )
 
 
 @pytest.mark.parametrize(
-    ("name", "block", "fraction"), [("volta", 4, 23), ("ampere", 8, 24), ("hopper", 16, 25)]
+    ("name", "block", "fraction"),
+    [("volta", 4, 23), ("ampere", 8, 24), ("hopper", 16, 25)],
 )
 def test_unit_has_published_width(name: str, block: int, fraction: int) -> None:
     def total(*products: float) -> float:
@@ -106,7 +132,9 @@ def test_unit_has_published_width(name: str, block: int, fraction: int) -> None:
     assert total(1, 2.0**-fraction, -1) == 2.0**-fraction
     assert total(1, 2.0 ** -(fraction + 1), -1) == 0
     small, zeros = 2.0**-23, [0.0] * (block - 4)
-    assert total(1, 1, small, *zeros, -1, -1) == small  # the block ends between -1 and -1
+    assert (
+        total(1, 1, small, *zeros, -1, -1) == small
+    )  # the block ends between -1 and -1
     assert total(1, 1, small, *zeros, 0, -1, -1) == 0  # 2 + small is cut at its end
 
 
@@ -140,7 +168,9 @@ def gradients(function: object, *tensors: Tensor) -> list[Tensor]:
     """Return what a function of half tensors gives, and its gradients."""
     inputs = [x.clone().requires_grad_() for x in tensors]
     out = function(*inputs)  # type: ignore[operator]
-    seeded = torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).to(out.dtype)
+    seeded = torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).to(
+        out.dtype
+    )
     return [out.detach(), *torch.autograd.grad(out, inputs, seeded)]
 
 
@@ -163,7 +193,9 @@ def convolution(x: Tensor, weight: Tensor) -> Tensor:
         (attention, ((2, 3, 8, 4), (2, 3, 8, 4), (2, 3, 8, 4))),
     ],
 )
-def test_unit_computes_values_and_gradients(function: object, shapes: list[list[int]]) -> None:
+def test_unit_computes_values_and_gradients(
+    function: object, shapes: list[list[int]]
+) -> None:
     torch.backends.mkldnn.set_flags(False)
     generator = torch.Generator().manual_seed(0)
     tensors = [torch.randn(shape, generator=generator).half() for shape in shapes]
@@ -183,7 +215,9 @@ def test_attention_backward_is_by_unit(monkeypatch: pytest.MonkeyPatch) -> None:
     products = []
     original = half_products.batched
     monkeypatch.setattr(
-        half_products, "batched", lambda a, b: products.append(a.shape) or original(a, b)
+        half_products,
+        "batched",
+        lambda a, b: products.append(a.shape) or original(a, b),
     )
     with half_products.computed_by("hopper"):
         out = attention(x, x, x)
@@ -202,12 +236,15 @@ def test_unit_ends_with_context() -> None:
 
 
 def test_own_kernels_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not experiments.KERNELS.items() <= os.environ.items()  # `conftest` asked for our own
+    assert (
+        not experiments.KERNELS.items() <= os.environ.items()
+    )  # `conftest` asked for our own
     monkeypatch.setattr(half_products, "install", lambda: pytest.fail("installed"))
     emulation.speed_up_halves()
 
 
-# Run where the common kernels are asked for, before torch is loaded: the tests' own process has torch's.
+# Run where the common kernels are asked for, before torch is loaded: the tests' own process has
+# torch's.
 COMPARE = """
 import experiments
 import itertools, torch

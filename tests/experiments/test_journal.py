@@ -20,13 +20,17 @@ IDENTITY = {"config": {"lr": 0.1, "steps": 3}, "threads": 1}
 
 @pytest.fixture(autouse=True, scope="module")
 def fast_disk() -> Iterator[None]:
-    """What reaches the disk when is one test's concern; the others would wait for it a thousand times."""
+    """What reaches the disk when is one test's concern; the others would wait for it a thousand
+    times.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda handle: None)
         yield
 
 
-def run_with_journal(path: Path, identity: dict[str, Any] = IDENTITY) -> tuple[Journal, int]:
+def run_with_journal(
+    path: Path, identity: dict[str, Any] = IDENTITY
+) -> tuple[Journal, int]:
     """A whole run of three units; returns the journal and how many units it had to compute."""
     journal = Journal(path, identity)
     missing = [row for row in ROWS if str(row["unit"]) not in journal.done]
@@ -71,7 +75,10 @@ def test_incomplete_last_line_is_dropped(tmp_path: Path) -> None:
 
 
 def test_journals_of_settings_are_apart(tmp_path: Path) -> None:
-    path, other = tmp_path / "[x].jsonl", {"config": {"lr": 0.2, "steps": 3}, "threads": 1}
+    path, other = (
+        tmp_path / "[x].jsonl",
+        {"config": {"lr": 0.2, "steps": 3}, "threads": 1},
+    )
     whole, first = full_journal(path), Journal(path, IDENTITY)
     second = Journal(path, other)
     assert second.done == {}
@@ -85,13 +92,20 @@ def test_journals_of_settings_are_apart(tmp_path: Path) -> None:
 def test_damaged_journal_raises(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     lines, part = full_journal(path).split(b"\n"), Journal(path, IDENTITY).part
-    for bad in (b"{oops", b"{}", b'{"unit": ["a"], "value": {}}', b'{"unit": "a", "value": 3}'):
+    for bad in (
+        b"{oops",
+        b"{}",
+        b'{"unit": ["a"], "value": {}}',
+        b'{"unit": "a", "value": 3}',
+    ):
         part.write_bytes(b"\n".join([lines[0], bad, *lines[2:]]))
         with pytest.raises(DamagedFileError, match=r"x\.jsonl\.\w+\.part, line 2: "):
             Journal(path, IDENTITY)
 
 
-def test_unit_is_on_disk_when_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unit_is_on_disk_when_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     events: list[str] = []
     monkeypatch.setattr(os, "fsync", lambda handle: events.append("fsync"))
     Journal(tmp_path / "x.jsonl", IDENTITY).append("0", ROWS[0])

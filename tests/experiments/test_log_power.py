@@ -1,4 +1,6 @@
-"""The faults of log_power are those that their names say, and the right scaler is the state machine's."""
+"""The faults of log_power are those that their names say, and the right scaler is the state
+machine's.
+"""
 
 import math
 
@@ -15,10 +17,14 @@ THRESHOLDS = st.lists(st.floats(5.0, 30.0), min_size=2, max_size=200)
 
 
 @given(thresholds=THRESHOLDS, interval=st.integers(1, 20))
-def test_right_scaler_is_the_state_machine(thresholds: list[float], interval: int) -> None:
+def test_right_scaler_is_the_state_machine(
+    thresholds: list[float], interval: int
+) -> None:
     rule, start = Rule(growth_interval=interval), float(math.floor(thresholds[0]))
     state = State(2.0**start)
-    for step, threshold in zip(Scaler().steps(thresholds, interval), thresholds, strict=True):
+    for step, threshold in zip(
+        Scaler().steps(thresholds, interval), thresholds, strict=True
+    ):
         assert step.used == math.log2(state.scale)
         state = rule.update(state, step.used > threshold)
         assert step.after == math.log2(state.scale)
@@ -37,5 +43,7 @@ def test_right_scaler_is_never_contradicted(
 @pytest.mark.parametrize("name", [name for name in arms(Config()) if name != "right"])
 def test_fault_changes_the_scales(name: str) -> None:
     thresholds = [20.0] * 30 + [5.0] * 3 + [20.0] * 400
-    faulty, right = (list(each.steps(thresholds, 10)) for each in (arms(Config())[name], Scaler()))
+    faulty, right = (
+        list(each.steps(thresholds, 10)) for each in (arms(Config())[name], Scaler())
+    )
     assert faulty != right

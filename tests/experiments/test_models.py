@@ -27,7 +27,9 @@ def gpt(size: Size = TINY, seed: int = 0) -> GPT:
 def image_model(pixels: int) -> tuple[ResNet, Tensor]:
     torch.manual_seed(0)
     colours, channels = (1, resnet.DIGITS) if pixels == 8 else (3, resnet.IMAGES_32)
-    return ResNet(colours, channels, blocks=2, classes=10), torch.randn(4, colours, pixels, pixels)
+    return ResNet(colours, channels, blocks=2, classes=10), torch.randn(
+        4, colours, pixels, pixels
+    )
 
 
 def vision(size: vit.Size = TINY_VIT) -> tuple[ViT, Tensor]:
@@ -44,7 +46,9 @@ def moved(model: nn.Module, x: Tensor, down: int, across: int) -> Tensor:
 
 
 def tokens(count: int = TINY.context, seed: int = 0) -> Tensor:
-    return torch.randint(TINY.vocabulary, (3, count), generator=torch.Generator().manual_seed(seed))
+    return torch.randint(
+        TINY.vocabulary, (3, count), generator=torch.Generator().manual_seed(seed)
+    )
 
 
 def test_gpt2_small_has_124_million_parameters() -> None:
@@ -58,7 +62,8 @@ def test_gpt_parameter_count_matches_formula(size: Size) -> None:
     w = size.width
     layer = 12 * w * w + 13 * w  # four matrices with biases, two norms
     assert (
-        parameters(GPT(size)) == (size.vocabulary + size.context) * w + size.layers * layer + 2 * w
+        parameters(GPT(size))
+        == (size.vocabulary + size.context) * w + size.layers * layer + 2 * w
     )
 
 
@@ -97,7 +102,9 @@ def test_a_gradient_reaches_every_parameter(kind: str, dtype: torch.dtype) -> No
         assert p.grad.abs().max() > 0, name
 
 
-@pytest.mark.parametrize(("pixels", "count"), [(8, 42_874), (32, 175_066)])  # added up by hand
+@pytest.mark.parametrize(
+    ("pixels", "count"), [(8, 42_874), (32, 175_066)]
+)  # added up by hand
 def test_resnet_shapes(pixels: int, count: int) -> None:
     model, x = image_model(pixels)
     assert model(x).shape == (4, 10)
@@ -111,7 +118,9 @@ def test_resnet_images_are_independent() -> None:
     together = model(x)
     model(torch.full_like(x, math.inf))
     torch.testing.assert_close(model(x[:1]), together[:1])
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(
+        torch.equal(value, before[name]) for name, value in model.state_dict().items()
+    )
     assert not list(model.buffers())
 
 
@@ -119,7 +128,11 @@ def test_vit_parameter_count_matches_formula() -> None:
     with torch.device("meta"):
         assert parameters(ViT(vit.VIT_SMALL)) == pytest.approx(21.4e6, rel=1e-2)
     for size in (TINY_VIT, vit.Size(pixels=16, patch=2, layers=1, heads=1, width=8)):
-        w, values, patches = size.width, 3 * size.patch**2, (size.pixels // size.patch) ** 2
+        w, values, patches = (
+            size.width,
+            3 * size.patch**2,
+            (size.pixels // size.patch) ** 2,
+        )
         layer = 12 * w * w + 13 * w  # as in a GPT
         rest = (
             (values + 1) * w + patches * w + 2 * w + (w + 1) * values

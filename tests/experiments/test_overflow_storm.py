@@ -21,7 +21,8 @@ def sigmoid(config: overflow_storm.Config) -> tasks.Task:
     )
 
 
-# ------------------------------------------------------------------------------------------------------ storms
+# ------------------------------------------------------------------------------------------------------
+# storms
 
 
 def test_higher_rate_includes_lower_rate_steps() -> None:
@@ -41,7 +42,9 @@ def test_only_bad_batches_are_changed() -> None:
         for corrupted in [overflow_storm.corrupted(task, [False, True, False])]
         for _ in range(3)
     ]
-    differ = [(a[0] != b[0]).nonzero().tolist() for a, b in zip(expected, drawn, strict=True)]
+    differ = [
+        (a[0] != b[0]).nonzero().tolist() for a, b in zip(expected, drawn, strict=True)
+    ]
     assert differ == [[], [[0, overflow_storm.PIXEL]], []]
     assert drawn[1][0].max() == overflow_storm.BAD
     assert all(torch.equal(a[1], b[1]) for a, b in zip(expected, drawn, strict=True))

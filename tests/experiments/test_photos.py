@@ -1,4 +1,6 @@
-"""The photographs are scikit-learn's, training and test share no pixel, and crops are pieces of them."""
+"""The photographs are scikit-learn's, training and test share no pixel, and crops are pieces of
+them.
+"""
 
 import pytest
 import torch
@@ -9,7 +11,9 @@ from torch import Tensor
 from experiments.training import photos_data
 
 PHOTOS = photos_data.load("cpu")
-CODED = torch.arange(2 * 3 * 9 * 11).reshape(2, 3, 9, 11)  # every value tells where it stands
+CODED = torch.arange(2 * 3 * 9 * 11).reshape(
+    2, 3, 9, 11
+)  # every value tells where it stands
 
 
 def test_photo_split_has_expected_shapes() -> None:
@@ -34,7 +38,9 @@ def test_crop_matches_its_place(place: int) -> None:
 
 def test_seeded_crops_cover_every_place() -> None:
     def corners(seed: int) -> Tensor:
-        return photos_data.draw(CODED, 2000, 3, torch.Generator().manual_seed(seed))[:, 0, 0, 0]
+        return photos_data.draw(CODED, 2000, 3, torch.Generator().manual_seed(seed))[
+            :, 0, 0, 0
+        ]
 
     assert len(set(corners(0).tolist())) == photos_data.count(CODED, 3)
     assert torch.equal(corners(1), corners(1))

@@ -35,7 +35,10 @@ def test_a_crash_lasts_to_the_end(
 def test_overflows_are_of_skipped_steps(arm: str) -> None:
     row = runs.fresh(sigmoid_underflow, arm, steps=16)
     parts = [np.array(row[name]) for name in ("zero", "subnormal", "overflow")]
-    assert all(part.shape == (len(row["counted_steps"]), len(row["elements"])) for part in parts)
+    assert all(
+        part.shape == (len(row["counted_steps"]), len(row["elements"]))
+        for part in parts
+    )
     assert (sum(parts) <= np.array(row["elements"])).all()
     overflowed = np.array(row["counted_steps"])[parts[2].sum(axis=1) > 0]
     assert overflowed.tolist() == row["found_inf"]
@@ -65,7 +68,9 @@ def test_stored_gradients_are_fp16_values() -> None:
     fp16.prepare(0)
     data, model = digits_data.load("cpu"), SigmoidMLP(64, 32, 8, 10)
     with fp16.autocast("cpu", fp16=True):
-        loss = torch.nn.functional.cross_entropy(model(data.train_x[:64]), data.train_y[:64])
+        loss = torch.nn.functional.cross_entropy(
+            model(data.train_x[:64]), data.train_y[:64]
+        )
     loss.backward()  # type: ignore[no-untyped-call]
     gradient = fp16.flat_gradient(model)
     assert gradient.dtype == torch.float32
@@ -76,7 +81,9 @@ def test_split_does_not_depend_on_seed(tmp_path: Path) -> None:
     fp16.prepare(1)
     first = digits_data.load("cpu")
     fp16.prepare(2)
-    assert all(torch.equal(a, b) for a, b in zip(first, digits_data.load("cpu"), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(first, digits_data.load("cpu"), strict=True)
+    )
     assert [len(part) for part in first] == [1437, 1437, 360, 360]
     assert tasks.inputs("sigmoid")["digits"].startswith("09f66e6d")
 
@@ -88,11 +95,18 @@ def test_digits_match_scikit_learn() -> None:
     data, theirs = digits_data.load("cpu"), load_digits()
     order = torch.randperm(1797, generator=torch.Generator().manual_seed(0))
     assert torch.equal(
-        torch.cat([data.train_x, data.test_x]) * 16, torch.tensor(theirs.data).float()[order]
+        torch.cat([data.train_x, data.test_x]) * 16,
+        torch.tensor(theirs.data).float()[order],
     )
-    assert torch.equal(torch.cat([data.train_y, data.test_y]), torch.tensor(theirs.target)[order])
+    assert torch.equal(
+        torch.cat([data.train_y, data.test_y]), torch.tensor(theirs.target)[order]
+    )
 
 
 def test_series_are_stored_as_changes() -> None:
     assert series.changes([2.0, 2.0, 1.0, 1.0, 4.0]) == [[0, 2.0], [2, 1.0], [4, 4.0]]
-    assert series.six_digits([1 / 3, math.inf, 123456789.0]) == [0.333333, math.inf, 123457000.0]
+    assert series.six_digits([1 / 3, math.inf, 123456789.0]) == [
+        0.333333,
+        math.inf,
+        123457000.0,
+    ]

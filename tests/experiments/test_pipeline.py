@@ -12,19 +12,30 @@ torch = pytest.importorskip("torch", reason="pip install 'ampsim[torch]'")
 from torch import nn  # noqa: E402
 from torch.multiprocessing.spawn import start_processes  # noqa: E402
 
-# Before a process group exists: torch.distributed.nn, which this imports, has default arguments that keep the
-# group after `destroy_process_group`. Its threads would still run when the interpreter ends, and abort.
+# Before a process group exists: torch.distributed.nn, which this imports, has default arguments
+# that keep the group after `destroy_process_group`. Its threads would still run when the
+# interpreter ends, and abort.
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs" / "examples"))
 import check_pipeline  # noqa: E402
 import pipeline  # noqa: E402
 
-CLIPS = (0.1, 1e6)  # below and above the gradient norm, so that wrong norms and wrong factors show
-FAULTS = ("none", "each stage skips alone", "each stage clips alone", "a constant factor")
+CLIPS = (
+    0.1,
+    1e6,
+)  # below and above the gradient norm, so that wrong norms and wrong factors show
+FAULTS = (
+    "none",
+    "each stage skips alone",
+    "each stage clips alone",
+    "a constant factor",
+)
 
 
 def batch() -> tuple[Any, Any]:
     generator = torch.Generator().manual_seed(1)
-    return torch.randn(8, 4, generator=generator), torch.randn(8, 4, generator=generator)
+    return torch.randn(8, 4, generator=generator), torch.randn(
+        8, 4, generator=generator
+    )
 
 
 def overflow() -> tuple[Any, Any]:
@@ -46,13 +57,17 @@ def seed(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(pipeline, "clip", nn.utils.clip_grad_norm_)
     elif fault == "a constant factor":
         scale = torch.amp.GradScaler.scale
-        monkeypatch.setattr(pipeline.PipelineScaler, "scale", lambda *given: 2 * scale(*given))
+        monkeypatch.setattr(
+            pipeline.PipelineScaler, "scale", lambda *given: 2 * scale(*given)
+        )
 
 
 def stage(rank: int, folder: str) -> None:
     """Check one stage with each schedule, clip, and fault, and write the problems."""
     store = Path(folder, "store").as_uri()
-    torch.distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=2)
+    torch.distributed.init_process_group(
+        "gloo", init_method=store, rank=rank, world_size=2
+    )
     found = {}
     for fault in FAULTS:
         for name in pipeline.SCHEDULES:
@@ -90,5 +105,7 @@ def test_pipeline_has_no_problems(name: str, found: dict[str, list[str]]) -> Non
 
 @pytest.mark.parametrize("fault", FAULTS[1:])
 @pytest.mark.parametrize("name", pipeline.SCHEDULES)
-def test_check_sees_seeded_faults(name: str, fault: str, found: dict[str, list[str]]) -> None:
+def test_check_sees_seeded_faults(
+    name: str, fault: str, found: dict[str, list[str]]
+) -> None:
     assert any(found[f"{fault}, {name}, {max_norm}"] for max_norm in CLIPS)

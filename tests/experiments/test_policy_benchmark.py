@@ -36,7 +36,9 @@ def test_longest_burst_is_counted() -> None:
 
 
 def test_no_recovery_is_none() -> None:
-    assert score(Rule(growth_interval=2000), np.full(600, 2.0**20.5))["recovery"] is None
+    assert (
+        score(Rule(growth_interval=2000), np.full(600, 2.0**20.5))["recovery"] is None
+    )
 
 
 def test_every_core_policy_is_entered() -> None:
@@ -44,7 +46,9 @@ def test_every_core_policy_is_entered() -> None:
     public = {
         found
         for found in vars(policies).values()
-        if isinstance(found, type) and issubclass(found, Policy) and "decide" in vars(found)
+        if isinstance(found, type)
+        and issubclass(found, Policy)
+        and "decide" in vars(found)
     }
     assert entered == (public - {Policy}) | {Rule}
 
@@ -56,7 +60,9 @@ def test_own_policy_enters_by_path() -> None:
     assert machine == Fixed()
 
 
-@pytest.mark.parametrize("path", ["Fixed", "ampsim:Nothing", "math:pi", "math:floor", "no_such:A"])
+@pytest.mark.parametrize(
+    "path", ["Fixed", "ampsim:Nothing", "math:pi", "math:floor", "no_such:A"]
+)
 def test_other_paths_raise(path: str) -> None:
     with pytest.raises(runner.UsageError, match="module:Class"):
         Entry(path).make()

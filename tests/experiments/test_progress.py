@@ -17,7 +17,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def run(bar: Bar, stem: str, expected: float | None, seconds: float, clock: list[float]):
+def run(
+    bar: Bar, stem: str, expected: float | None, seconds: float, clock: list[float]
+):
     """Yield before each step of an experiment of equal steps, with the seconds that it still takes."""
     bar.count(stem, UNITS, STEPS, 0, expected)
     each = seconds / (UNITS * STEPS)
@@ -30,7 +32,9 @@ def run(bar: Bar, stem: str, expected: float | None, seconds: float, clock: list
 
 
 @pytest.mark.parametrize("expected", [98.0, 2445.0, 10.0, None])
-def test_estimate_comes_near_the_truth(expected: float | None, clock: list[float]) -> None:
+def test_estimate_comes_near_the_truth(
+    expected: float | None, clock: list[float]
+) -> None:
     bar = Bar()
     for truth in run(bar, "one", expected, 98.0, clock):
         if truth < 49:
@@ -54,6 +58,8 @@ def test_unknown_times_are_named(clock: list[float]) -> None:
     assert "one: 1 of 2 units, elapsed 10 s, time left at least 10 s" in bar.line()
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(15.2, "15 s"), (600, "10 min"), (9000, "2.5 h")])
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(15.2, "15 s"), (600, "10 min"), (9000, "2.5 h")]
+)
 def test_duration_has_a_unit(seconds: float, text: str) -> None:
     assert duration(seconds) == text

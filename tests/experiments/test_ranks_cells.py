@@ -37,7 +37,9 @@ def rank(**changes: object) -> dict[str, object]:
         ({"raised": "step", "finite": False}, True, "raised infinite"),
     ],
 )
-def test_outcome_is_of_worst_rank(second: dict[str, object], overflow: bool, outcome: str) -> None:
+def test_outcome_is_of_worst_rank(
+    second: dict[str, object], overflow: bool, outcome: str
+) -> None:
     assert q.rank_outcome([rank(), rank(**second)], overflow=overflow) == outcome
 
 

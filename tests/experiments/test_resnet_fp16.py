@@ -17,8 +17,13 @@ def fresh(arm: str, seed: int = 0, **changes: Any) -> dict[str, Any]:
 
 def test_loss_scale_reduces_global_batch_underflow() -> None:
     shared, whole = fresh("global fp32", steps=4), fresh("fp32", steps=4)
-    assert shared["loss"] == pytest.approx(whole["loss"], rel=1e-4)  # Adam does not see a factor
-    unscaled, dynamic = fresh("global unscaled", steps=4), fresh("global dynamic", steps=4)
+    assert shared["loss"] == pytest.approx(
+        whole["loss"], rel=1e-4
+    )  # Adam does not see a factor
+    unscaled, dynamic = (
+        fresh("global unscaled", steps=4),
+        fresh("global dynamic", steps=4),
+    )
     assert unscaled["zero"][0] > 0.9
     assert dynamic["zero"][0] < 0.01
     assert (
@@ -26,4 +31,5 @@ def test_loss_scale_reduces_global_batch_underflow() -> None:
     )  # rounding float32's gradient misses what was lost on the way
 
 
-# ------------------------------------------------------------------------------------------------ what it shows
+# ------------------------------------------------------------------------------------------------
+# what it shows

@@ -28,8 +28,12 @@ def test_fresh_run_scales_replay_its_overflows(name: str) -> None:
 def test_headroom_policy_follows_largest_gradient() -> None:
     row = fresh("headroom 3 bits", steps=12, batch_cpu=4)
     scales = runs.scales(row, 12)
-    assert scales[0] == START > scales[-1]  # it came down to three bits below the threshold
-    assert row["found_inf"] == list(range(len(row["found_inf"])))  # only on the way down
+    assert (
+        scales[0] == START > scales[-1]
+    )  # it came down to three bits below the threshold
+    assert row["found_inf"] == list(
+        range(len(row["found_inf"]))
+    )  # only on the way down
     assert row["headroom"][0] > 2
     assert fresh("fp32")["headroom"] is None
 
@@ -42,14 +46,23 @@ def test_columns_exclude_warm_up() -> None:
         found_inf=[0, 1, 3],
     )
     row = rules_trained.columns(config, log, [1.5, 2.0], [(0.5, 0.1), (1.5, 0.3)])
-    assert (row["skip_rate"], row["lost_steps"], row["left_plateau"], row["first_ceiling"]) == (
+    assert (
+        row["skip_rate"],
+        row["lost_steps"],
+        row["left_plateau"],
+        row["first_ceiling"],
+    ) == (
         0.25,
         2,
         2,
         1.5,
     )
     assert (row["headroom"], row["zero"]) == ([1.0, 0.5], [0.2, 0.1])
-    bad = Log(losses=[math.nan] * 6, scales=[2.0**-k for k in range(6)], found_inf=list(range(6)))
+    bad = Log(
+        losses=[math.nan] * 6,
+        scales=[2.0**-k for k in range(6)],
+        found_inf=list(range(6)),
+    )
     row = rules_trained.columns(config, bad, [-math.inf], [])
     assert (row["headroom"], row["zero"], row["skip_rate"], row["left_plateau"]) == (
         None,

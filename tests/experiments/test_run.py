@@ -66,7 +66,9 @@ def timeless(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     return {key: value for key, value in origin.items() if key not in TIMES}, rows
 
 
-def broken_by(error: Callable[[], BaseException], arm: int, seed: int) -> Callable[..., Any]:
+def broken_by(
+    error: Callable[[], BaseException], arm: int, seed: int
+) -> Callable[..., Any]:
     """Return a `run` that raises in one unit."""
     module = Experiment("tiny").module
     original = module.run
@@ -82,7 +84,12 @@ def broken_by(error: Callable[[], BaseException], arm: int, seed: int) -> Callab
 def test_data_file_records_provenance(path: Path) -> None:
     assert run(path) == 0
     origin, rows = data_file.read(path)
-    assert rows[1] == {"arm": "power 1", "seed": 1, "settings": {"power": 1}, "loss": [1.1] * 3}
+    assert rows[1] == {
+        "arm": "power 1",
+        "seed": 1,
+        "settings": {"power": 1},
+        "loss": [1.1] * 3,
+    }
     wanted = {
         "script",
         "argv",
@@ -113,7 +120,9 @@ def test_killed_run_resumes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert not path.exists()
     module, ran = Experiment("tiny").module, []
     original = module.run
-    monkeypatch.setattr(module, "run", lambda *unit: ran.append(unit[:3]) or original(*unit))
+    monkeypatch.setattr(
+        module, "run", lambda *unit: ran.append(unit[:3]) or original(*unit)
+    )
     assert run(path) == 0
     assert len(ran) == 2  # of 4
     assert timeless(path) == timeless(unbroken)
@@ -124,7 +133,9 @@ def test_interrupt_keeps_finished_units(
     path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(Experiment("tiny").module, "run", broken_by(KeyboardInterrupt, 1, 1))
+        patch.setattr(
+            Experiment("tiny").module, "run", broken_by(KeyboardInterrupt, 1, 1)
+        )
         assert run(path) == 130
     assert not path.exists()
     assert run(path, "--factor", "7") == 0  # a typo takes nothing away
@@ -147,11 +158,15 @@ def test_finished_data_is_reused_while_valid(
     assert not reused("--force")
     assert not reused("--factor", "7")
     assert not reused()
-    monkeypatch.setattr(Experiment("tiny").module, "inputs", lambda: {"digits": "another file"})
+    monkeypatch.setattr(
+        Experiment("tiny").module, "inputs", lambda: {"digits": "another file"}
+    )
     assert not reused()
 
 
-def test_damaged_data_is_not_overwritten(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_data_is_not_overwritten(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path.write_text("{}\n")
     assert run(path) == 1
     assert f"{path}, line 1: " in capsys.readouterr().err
@@ -179,7 +194,9 @@ def test_failed_unit_keeps_other_results(
 
 
 def test_nan_loss_is_recorded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Experiment("tiny").module, "run", lambda *_: {"loss": [math.nan]})
+    monkeypatch.setattr(
+        Experiment("tiny").module, "run", lambda *_: {"loss": [math.nan]}
+    )
     assert run(path) == 0
     rows = timeless(path)[1]
     assert len(rows) == 4
@@ -203,7 +220,9 @@ def test_invalid_arguments_are_rejected(
 
 
 @pytest.mark.parametrize("out", [".", "/dev/null"])
-def test_an_out_must_be_a_file(out: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_out_must_be_a_file(
+    out: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert runner.main("tiny", ["--jobs", "1", "--out", out]) == 2
     assert f"out={out}: expected a file" in capsys.readouterr().err
 
@@ -234,11 +253,15 @@ def test_full_disk_keeps_finished_units(
 
 def test_missing_device_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    with pytest.raises(runner.UsageError, match=r"device=cuda: torch .* finds no CUDA device"):
+    with pytest.raises(
+        runner.UsageError, match=r"device=cuda: torch .* finds no CUDA device"
+    ):
         device.require("cuda")
 
 
-@pytest.mark.parametrize("argv", [["--widht", "3"], ["--jobs", "0"], ["--device", "tpu"]])
+@pytest.mark.parametrize(
+    "argv", [["--widht", "3"], ["--jobs", "0"], ["--device", "tpu"]]
+)
 def test_invalid_option_exits_with_2(
     argv: list[str], folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -298,7 +321,9 @@ def test_invalid_setting_is_rejected(
     argv: str, message: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tiny.write(folder, "many")
-    source = (folder / "many.py").read_text().replace("SMOKE = Config(steps=1)\n", SETTINGS)
+    source = (
+        (folder / "many.py").read_text().replace("SMOKE = Config(steps=1)\n", SETTINGS)
+    )
     (folder / "many.py").write_text(source)
     out = folder / "out" / "x.jsonl"
     assert runner.main("many", [*argv.split(), "--out", str(out)]) == 2
@@ -306,8 +331,12 @@ def test_invalid_setting_is_rejected(
     assert not out.parent.exists()
 
 
-def test_a_missing_package_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    tiny.write(folder, "poor", 'REQUIRES = ("no_such_package",)\nimport no_such_package')
+def test_a_missing_package_is_named(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiny.write(
+        folder, "poor", 'REQUIRES = ("no_such_package",)\nimport no_such_package'
+    )
     assert runner.main("poor", []) == 2
     assert "no_such_package" in capsys.readouterr().err
 
@@ -328,7 +357,9 @@ def three(folder: Path) -> Path:
         "import itertools\nimport time\nREPEATS = False  # its first number changes\ncounter = itertools.count()",
     )
     source = (folder / "clock.py").read_text()
-    (folder / "clock.py").write_text(source.replace("config.factor**arm.power", "next(counter)"))
+    (folder / "clock.py").write_text(
+        source.replace("config.factor**arm.power", "next(counter)")
+    )
     tiny.write(folder, "poor", 'REQUIRES = ("no_such_package",)')
     return folder
 
@@ -349,7 +380,9 @@ def test_reproduce_leaves_the_committed_data_alone(
     assert {path.name: path.read_bytes() for path in data.iterdir()} == committed
     assert {path.name for path in here.iterdir()} == {"tiny.jsonl", "clock.jsonl"}
     assert "1 of the 1 comparable files" in tables("records")
-    other = (here / "tiny.jsonl").read_bytes().replace(b"1.01", b"1.5")  # of another processor
+    other = (
+        (here / "tiny.jsonl").read_bytes().replace(b"1.01", b"1.5")
+    )  # of another processor
     (here / "tiny.jsonl").write_bytes(other)
     assert "0 of the 1 comparable files" in tables("records")
     tables("adopt")
@@ -363,7 +396,9 @@ def tables(*argv: str) -> str:
     return out.getvalue()
 
 
-def test_all_stops_at_first_failure(three: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_stops_at_first_failure(
+    three: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (three / "data" / "cpu").mkdir(parents=True)
     (three / "data" / "cpu" / "clock.jsonl").write_text("{}\n")
     assert everything_in_this_process([]) == 1
@@ -388,26 +423,32 @@ def test_all_stops_at_first_failure(three: Path, capsys: pytest.CaptureFixture[s
 )
 def test_setting_conditions_include_their_bounds(condition, good, bad) -> None:
     config = SimpleNamespace(steps=3)
-    assert [condition.holds(value, config) for value in (*good, *bad)] == [True] * len(good) + [
-        False
-    ] * len(bad)
+    assert [condition.holds(value, config) for value in (*good, *bad)] == [True] * len(
+        good
+    ) + [False] * len(bad)
 
 
-def test_timed_experiment_uses_torch_kernels(three: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timed_experiment_uses_torch_kernels(
+    three: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AMPSIM_KERNELS", "common")
     kernels = {}
     for stem in ("tiny", "clock"):
         seen = lambda *_: {"loss": [0.0], "kernels": os.environ["AMPSIM_KERNELS"]}  # noqa: E731
         monkeypatch.setattr(Experiment(stem).module, "run", seen)
         assert everything.main(["--jobs", "1"], [stem]) == 0
-        kernels[stem] = data_file.read(three / "data" / "cpu" / f"{stem}.jsonl")[1][0]["kernels"]
+        kernels[stem] = data_file.read(three / "data" / "cpu" / f"{stem}.jsonl")[1][0][
+            "kernels"
+        ]
     assert kernels == {"tiny": "common", "clock": "own"}
 
 
 def job() -> pool.Job:
     """One quick unit of `census`, which imports no framework."""
     census = Experiment("census")
-    return pool.Job("census", census.module.SMOKE, census.units(census.module.SMOKE)[0], "cpu")
+    return pool.Job(
+        "census", census.module.SMOKE, census.units(census.module.SMOKE)[0], "cpu"
+    )
 
 
 class Fatal:
@@ -493,7 +534,8 @@ def test_source_digest_ignores_only_prose(folder: Path) -> None:
         ("A field's.", ""),
     ]
     assert (
-        digest(*words, ('    """Another."""\n', ""), ("[1, 2]", "[\n    1,\n    2,\n]")) == before
+        digest(*words, ('    """Another."""\n', ""), ("[1, 2]", "[\n    1,\n    2,\n]"))
+        == before
     )
     for change in [
         ("0.1\n", "0.2\n"),

@@ -33,7 +33,8 @@ def gradients(k: int, batch: int = 8) -> tuple[tasks.Task, tasks.Batch, torch.Te
     return task, step.batch, step.gradient
 
 
-# ----------------------------------------------------------------------------------------------- what is recorded
+# -----------------------------------------------------------------------------------------------
+# what is recorded
 
 
 def test_backward_passes_match_arm_gradients() -> None:
@@ -44,7 +45,9 @@ def test_backward_passes_match_arm_gradients() -> None:
     for k, gradient in zip(logs, asked, strict=True):
         expected = gradients(k)[2]
         assert torch.equal(gradient.nan_to_num(1.5), expected.nan_to_num(1.5)), k
-    assert torch.equal(fp16.flat_gradient(task.model), before)  # the optimizer sees none of it
+    assert torch.equal(
+        fp16.flat_gradient(task.model), before
+    )  # the optimizer sees none of it
 
 
 @settings(max_examples=examples(ms=1.5))
@@ -61,9 +64,15 @@ def test_pure_scaling_has_no_error(values: list[float], zeros: int, k: int) -> N
 
 def test_error_is_relative_norm_or_infinite() -> None:
     truth = torch.tensor([3.0, 4.0])
-    assert static_sweep.lost(torch.tensor([0.0, 8.0]), truth, 2.0) == (0.5, pytest.approx(3 / 5))
+    assert static_sweep.lost(torch.tensor([0.0, 8.0]), truth, 2.0) == (
+        0.5,
+        pytest.approx(3 / 5),
+    )
     for bad in (math.inf, math.nan):
-        assert static_sweep.lost(torch.tensor([bad, 4.0]), truth, 1.0) == (0.0, math.inf)
+        assert static_sweep.lost(torch.tensor([bad, 4.0]), truth, 1.0) == (
+            0.0,
+            math.inf,
+        )
 
 
 def test_sweep_leaves_training_unchanged() -> None:
@@ -71,9 +80,9 @@ def test_sweep_leaves_training_unchanged() -> None:
     assert (asked["loss"], asked["test_loss"]) == (alone["loss"], alone["test_loss"])
     assert len(asked["largest"]) == SHORT.steps
     assert "largest" not in fresh("static 2^0", steps=1)
-    assert [len(row) for row in asked["rounded_zero"]] == [len(SHORT.static_log2)] * len(
-        asked["counted_steps"]
-    )
+    assert [len(row) for row in asked["rounded_zero"]] == [
+        len(SHORT.static_log2)
+    ] * len(asked["counted_steps"])
 
 
 def test_rounding_uses_float32_gradient() -> None:
@@ -82,17 +91,22 @@ def test_rounding_uses_float32_gradient() -> None:
     asked = static_sweep.Asked((-18, 20))
     asked.add(task, step, counted=True)
     row = asked.record()
-    expected = [((step.gradient * 2.0**k).half() == 0).float().mean().item() for k in (-18, 20)]
+    expected = [
+        ((step.gradient * 2.0**k).half() == 0).float().mean().item() for k in (-18, 20)
+    ]
     assert row["rounded_zero"] == [pytest.approx(expected, rel=1e-5)]
     assert 0.01 < row["rounded_error"][0][0] < 0.5
     assert row["rounded_error"][0][1] == math.inf
 
 
-# ------------------------------------------------------------------------------------------------ what it shows
+# ------------------------------------------------------------------------------------------------
+# what it shows
 
 
 def test_backward_error_grows_at_both_ends() -> None:
-    zero, error = (fresh("fp32", steps=1)[name][0] for name in ("backward_zero", "backward_error"))
+    zero, error = (
+        fresh("fp32", steps=1)[name][0] for name in ("backward_zero", "backward_error")
+    )
     assert zero[0] > 0.9 > 0.1 > zero[1]
     assert error[1] > 0.1 > 0.03 > error[2]
     assert error[2] == pytest.approx(

@@ -1,4 +1,6 @@
-"""Every task gives its model what it reads and says what it should answer; the stream is the seed's."""
+"""Every task gives its model what it reads and says what it should answer; the stream is the
+seed's.
+"""
 
 import math
 
@@ -23,7 +25,10 @@ def scaled_gradient(task: tasks.Task) -> Tensor:
     with torch.autocast("cpu", dtype=torch.float16):
         loss = task.loss()
     return torch.cat(
-        [g.flatten() for g in torch.autograd.grad(loss * 2.0**16, list(task.model.parameters()))]
+        [
+            g.flatten()
+            for g in torch.autograd.grad(loss * 2.0**16, list(task.model.parameters()))
+        ]
     )
 
 
@@ -66,7 +71,9 @@ def test_rotated_crop_rotates_back() -> None:
     for crop, turned, k in zip(plain, x, quarters.tolist(), strict=True):
         assert torch.equal(turned.rot90(-k, (1, 2)), crop)
     assert quarters.bincount().tolist() == [32] * 4
-    drawn = torch.cat([tasks.make("resnet32", seed, "cpu", 64).draw()[1] for seed in range(3)])
+    drawn = torch.cat(
+        [tasks.make("resnet32", seed, "cpu", 64).draw()[1] for seed in range(3)]
+    )
     assert set(drawn.tolist()) == {0, 1, 2, 3}
 
 
@@ -74,9 +81,13 @@ def test_vit_input_hides_half_the_patches() -> None:
     shown, whole = tasks.make("vit", 0, "cpu", 4).test
     assert shown.shape == whole.shape == (128, 3, 32, 32)
     assert torch.equal(whole, 4 * (photos_data.spaced(TEST, 128, 32) - 0.5))
-    patches = (shown == whole).unfold(2, 8, 8).unfold(3, 8, 8)  # (crops, colours, 4, 4, 8, 8)
+    patches = (
+        (shown == whole).unfold(2, 8, 8).unfold(3, 8, 8)
+    )  # (crops, colours, 4, 4, 8, 8)
     kept = patches.all(dim=5).all(dim=4).all(dim=1)
-    hidden = (shown == 0).unfold(2, 8, 8).unfold(3, 8, 8).all(dim=5).all(dim=4).all(dim=1)
+    hidden = (
+        (shown == 0).unfold(2, 8, 8).unfold(3, 8, 8).all(dim=5).all(dim=4).all(dim=1)
+    )
     assert (kept ^ hidden).all()  # each patch wholly
     assert 0.45 < kept.float().mean() < 0.55
     assert 0.3 < whole.std() < 3
@@ -85,7 +96,9 @@ def test_vit_input_hides_half_the_patches() -> None:
 def test_vit_sum_loss_overflows_fp16() -> None:
     task = tasks.make("vit", 0, "cpu", 16)
     a, b = torch.randn(2, 4, 3, 32, 32)
-    assert task.criterion(a, b).item() == pytest.approx((a - b).square().sum().item(), rel=1e-5)
+    assert task.criterion(a, b).item() == pytest.approx(
+        (a - b).square().sum().item(), rel=1e-5
+    )
     assert isinstance(task.model, ViT)
     assert not scaled_gradient(task).isfinite().all()
     for name in ("gpt", "resnet"):
@@ -97,7 +110,9 @@ def test_photo_tasks_train_in_fp16(name: str) -> None:
     task = tasks.make(name, 0, "cpu", 2)
     optimizer = torch.optim.Adam(task.model.parameters(), lr=1e-3, fused=True)
     steps = list(
-        (loop.dynamic(init_log2=2) if name == "vit" else loop.UNSCALED).train(task, optimizer, 8)
+        (loop.dynamic(init_log2=2) if name == "vit" else loop.UNSCALED).train(
+            task, optimizer, 8
+        )
     )
     assert not steps[-1].found_inf
     assert all(math.isfinite(step.loss) for step in steps)

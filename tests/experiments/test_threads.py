@@ -1,4 +1,6 @@
-"""The counter counts what is planted, the smoke run ends, and the committed data shows what is claimed."""
+"""The counter counts what is planted, the smoke run ends, and the committed data shows what is
+claimed.
+"""
 
 from typing import Any
 
@@ -14,7 +16,9 @@ SMALL = threads.Config(steps=30, intervals=1)
 def unit(
     scaler: str, depth: int = 1, interval: int = 2, config: threads.Config = SMALL
 ) -> dict[str, Any]:
-    return threads.run(config, threads.Arm(scaler, depth, interval), 0, "cpu", lambda step: None)
+    return threads.run(
+        config, threads.Arm(scaler, depth, interval), 0, "cpu", lambda step: None
+    )
 
 
 class Planted(two_threads.Tickets):
@@ -22,9 +26,13 @@ class Planted(two_threads.Tickets):
 
     passes = 0
 
-    def unscale(self, optimizer: torch.optim.Optimizer, iteration: two_threads.Iteration) -> None:
+    def unscale(
+        self, optimizer: torch.optim.Optimizer, iteration: two_threads.Iteration
+    ) -> None:
         super().unscale(optimizer, iteration)
-        divisor = {5: 2.0, 9: iteration["ticket"].value.read().scale}.get(self.passes, 1.0)
+        divisor = {5: 2.0, 9: iteration["ticket"].value.read().scale}.get(
+            self.passes, 1.0
+        )
         self.passes += 1
         for p in optimizer.param_groups[0]["params"]:
             p.grad.div_(divisor)
@@ -39,7 +47,9 @@ def test_seeded_faults_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Failing(two_threads.Tickets):
-    def finish(self, optimizer: torch.optim.Optimizer, iteration: two_threads.Iteration) -> float:
+    def finish(
+        self, optimizer: torch.optim.Optimizer, iteration: two_threads.Iteration
+    ) -> float:
         if iteration["ticket"].index == 3:
             raise RuntimeError("planted")
         return super().finish(optimizer, iteration)
@@ -56,7 +66,9 @@ def test_thread_errors_are_counted(
 
 
 class Forgetful(two_threads.Tickets):
-    def finish(self, optimizer: torch.optim.Optimizer, iteration: two_threads.Iteration) -> float:
+    def finish(
+        self, optimizer: torch.optim.Optimizer, iteration: two_threads.Iteration
+    ) -> float:
         before = self.scaler.get_scale()
         after = super().finish(optimizer, iteration)
         return before if iteration["ticket"].index == 4 else after

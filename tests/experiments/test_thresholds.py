@@ -18,7 +18,9 @@ from experiments.training.thresholds import HIGHEST, LOWEST, search, threshold
     halvings=st.integers(0, 6),
 )
 @example(true=3.0, start=3, halvings=2)
-def test_search_finds_threshold_from_any_start(true: float, start: int, halvings: int) -> None:
+def test_search_finds_threshold_from_any_start(
+    true: float, start: int, halvings: int
+) -> None:
     found = search(lambda bits: bits <= true, start, halvings)
     if halvings:
         assert abs(found - true) <= 2.0 ** -(halvings + 1)
@@ -39,7 +41,9 @@ def test_search_tries_only_needed_scales() -> None:
 
 
 def make_task(model: nn.Module, batch: tuple[Tensor, Tensor]) -> tasks.Task:
-    return tasks.Task(model, lambda: batch, lambda out, y: (out * y).float().sum(), batch)
+    return tasks.Task(
+        model, lambda: batch, lambda out, y: (out * y).float().sum(), batch
+    )
 
 
 def test_threshold_matches_known_gradient() -> None:
@@ -48,7 +52,9 @@ def test_threshold_matches_known_gradient() -> None:
     task = make_task(model, batch)
     for near in (-math.inf, 0.0, 30.0, math.inf):
         assert threshold(task, batch, near) == math.floor(math.log2(65520 / 3))
-    assert threshold(task, batch, 10.0, 4) == pytest.approx(math.log2(65520 / 3), abs=2**-5)
+    assert threshold(task, batch, 10.0, 4) == pytest.approx(
+        math.log2(65520 / 3), abs=2**-5
+    )
     assert model.weight.grad is None
 
 

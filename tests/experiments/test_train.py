@@ -14,7 +14,17 @@ from torch.nn.functional import cross_entropy, mse_loss
 from ampsim import Rule, replay
 from ampsim.torch import GradScaler
 from experiments.training import fp16, loop
-from experiments.training.loop import BF16, FP32, UNSCALED, Arm, Log, Step, dynamic, static, train
+from experiments.training.loop import (
+    BF16,
+    FP32,
+    UNSCALED,
+    Arm,
+    Log,
+    Step,
+    dynamic,
+    static,
+    train,
+)
 from experiments.training.tasks import Batch, Task, make
 from tests.examples import examples
 
@@ -55,7 +65,8 @@ def run(arm: Arm, steps: int, factor: float = 1.0) -> tuple[list[Step], Tensor]:
     return steps_made, fp16.flat_parameters(made.model)
 
 
-# --------------------------------------------------------------------------------------------------- the arms
+# ---------------------------------------------------------------------------------------------------
+# the arms
 
 
 @pytest.mark.parametrize("name", ARMS)
@@ -72,13 +83,19 @@ def test_arm_makes_its_scaler(name: str, loss: Any) -> None:
 
 @pytest.mark.parametrize(
     ("arm", "factor"),
-    [("unscaled", 1.0), ("sum", 256.0), ("global fp32", 2.0**-14), ("global dynamic", 2.0**-14)],
+    [
+        ("unscaled", 1.0),
+        ("sum", 256.0),
+        ("global fp32", 2.0**-14),
+        ("global dynamic", 2.0**-14),
+    ],
 )
 def test_loss_factor_matches_reduction(arm: str, factor: float) -> None:
     assert loop.usual_arms(16, (), ())[arm].factor(256, 2**22) == factor
 
 
-# --------------------------------------------------------------------------------------------------- the loop
+# ---------------------------------------------------------------------------------------------------
+# the loop
 
 
 def test_float32_loop_equals_plain_loop() -> None:
@@ -95,7 +112,9 @@ def test_float32_loop_equals_plain_loop() -> None:
 
 def test_fp16_loop_equals_torch_loop() -> None:
     made, plain = task(), task()
-    ours = train(made, adam(made), GradScaler("cpu", init_scale=2.0**20, growth_interval=3), 20)
+    ours = train(
+        made, adam(made), GradScaler("cpu", init_scale=2.0**20, growth_interval=3), 20
+    )
     optimizer, scaler = (
         adam(plain),
         torch.amp.GradScaler("cpu", init_scale=2.0**20, growth_interval=3),
@@ -107,10 +126,15 @@ def test_fp16_loop_equals_torch_loop() -> None:
         optimizer.zero_grad()
         scaler.scale(loss).backward()
         assert (step.scale, step.loss) == (scaler.get_scale(), loss.item())
-        assert torch.equal(step.gradient, fp16.flat_gradient(plain.model)) or step.found_inf
+        assert (
+            torch.equal(step.gradient, fp16.flat_gradient(plain.model))
+            or step.found_inf
+        )
         scaler.step(optimizer)
         scaler.update()
-    assert torch.equal(fp16.flat_parameters(made.model), fp16.flat_parameters(plain.model))
+    assert torch.equal(
+        fp16.flat_parameters(made.model), fp16.flat_parameters(plain.model)
+    )
 
 
 def test_reference_replays_dynamic_arms() -> None:
@@ -119,7 +143,10 @@ def test_reference_replays_dynamic_arms() -> None:
     assert any(found)
     assert not all(found)
     rule = Rule(init_scale=2.0**32, growth_interval=50)
-    assert [step.scale for step in steps] == [2.0**32, *replay(rule, found).tolist()[:-1]]
+    assert [step.scale for step in steps] == [
+        2.0**32,
+        *replay(rule, found).tolist()[:-1],
+    ]
 
 
 def test_high_static_scale_skips_every_step() -> None:
@@ -146,7 +173,9 @@ def test_power_of_two_scales_are_equivalent(
 
 
 def test_nan_loss_is_skipped() -> None:
-    made = dataclasses.replace(task(), criterion=lambda out, y: mse_loss(out, y) * math.nan)
+    made = dataclasses.replace(
+        task(), criterion=lambda out, y: mse_loss(out, y) * math.nan
+    )
     before = fp16.flat_parameters(made.model)
     steps = list(dynamic().train(made, adam(made), 4))
     assert all(step.found_inf and math.isnan(step.loss) for step in steps)
@@ -154,7 +183,8 @@ def test_nan_loss_is_skipped() -> None:
     assert torch.equal(fp16.flat_parameters(made.model), before)
 
 
-# ------------------------------------------------------------------------------------------------ what goes with it
+# ------------------------------------------------------------------------------------------------
+# what goes with it
 
 
 @settings(max_examples=examples(ms=1.5))
@@ -178,11 +208,18 @@ def test_accuracy_counts_largest_logits() -> None:
     assert loop.accuracy(made) == pytest.approx(
         (made.model(x).argmax(dim=1) == y).double().mean().item(), abs=1e-6
     )
-    eye = Task(nn.Identity(), made.draw, cross_entropy, (torch.eye(4), torch.tensor([0, 1, 3, 3])))
+    eye = Task(
+        nn.Identity(),
+        made.draw,
+        cross_entropy,
+        (torch.eye(4), torch.tensor([0, 1, 3, 3])),
+    )
     assert loop.accuracy(eye) == 0.75
 
 
-def step(number: int, gradient: list[float], loss: float = 1.0, scale: float = 1.0) -> Step:
+def step(
+    number: int, gradient: list[float], loss: float = 1.0, scale: float = 1.0
+) -> Step:
     values = torch.tensor(gradient)
     nothing: Any = None
     return Step(number, loss, scale, values, not bool(values.isfinite().all()), nothing)
@@ -195,7 +232,11 @@ def test_log_counts_backward_gradients() -> None:
     ):
         log.add(step(number, gradient, loss=1 / 3))
     row = log.record()
-    assert (row["zero"], row["counted_steps"], row["found_inf"]) == ([0.5, 0.0], [0, 2], [1])
+    assert (row["zero"], row["counted_steps"], row["found_inf"]) == (
+        [0.5, 0.0],
+        [0, 2],
+        [1],
+    )
     assert row["loss"] == [0.333333] * 3
 
 
@@ -204,7 +245,9 @@ def test_log_counts_backward_gradients() -> None:
     st.lists(st.tuples(st.integers(-3, 3), st.booleans()), min_size=1, max_size=20),
     st.integers(1, 5),
 )
-def test_log_columns_restore_scales_and_skips(steps: list[tuple[int, bool]], every: int) -> None:
+def test_log_columns_restore_scales_and_skips(
+    steps: list[tuple[int, bool]], every: int
+) -> None:
     log = Log(every)
     for number, (bits, bad) in enumerate(steps):
         log.add(step(number, [math.nan if bad else 1.0], scale=2.0**bits))

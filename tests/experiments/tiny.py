@@ -1,4 +1,6 @@
-"""A tree of experiments in a temporary folder, each of which takes no time: what the runner is tested with."""
+"""A tree of experiments in a temporary folder, each of which takes no time: what the runner is
+tested with.
+"""
 
 from pathlib import Path
 

@@ -16,12 +16,18 @@ MOST = 6  # arms that are left out of one file, one by one
 
 def files() -> list[tuple[str, str]]:
     """Return each figure with each experiment that it draws."""
-    return [(stem, source) for stem in cli.stems() for source in rendering.experiments_of(stem)]
+    return [
+        (stem, source)
+        for stem in cli.stems()
+        for source in rendering.experiments_of(stem)
+    ]
 
 
 def keep(run: Result, **left_out: object) -> Result:
     """Return data without the records that have these values."""
-    kept = [row for row in run.records if any(row[key] != left_out[key] for key in left_out)]
+    kept = [
+        row for row in run.records if any(row[key] != left_out[key] for key in left_out)
+    ]
     seeds = [seed for seed in run.seeds if seed != left_out.get("seed")]
     return Result(run.stem, run.path, {**run.provenance, "seeds": seeds}, tuple(kept))
 
@@ -29,7 +35,9 @@ def keep(run: Result, **left_out: object) -> Result:
 def draw(stem: str, changed: Result) -> None:
     runs = [results.load(name) for name in rendering.experiments_of(stem)]
     with _style.style():
-        rendering.draw_results(stem, [changed if run.stem == changed.stem else run for run in runs])
+        rendering.draw_results(
+            stem, [changed if run.stem == changed.stem else run for run in runs]
+        )
 
 
 def spread(names: list[str]) -> Iterator[str]:
@@ -46,7 +54,9 @@ def test_figures_draw_fewer_arms(stem: str, source: str) -> None:
         if arm not in needed:
             draw(stem, keep(run, arm=arm))
     for arm in needed:
-        with pytest.raises(ValueError, match=re.escape(f"the figure {stem} needs the arm {arm!r}")):
+        with pytest.raises(
+            ValueError, match=re.escape(f"the figure {stem} needs the arm {arm!r}")
+        ):
             draw(stem, keep(run, arm=arm))
 
 
@@ -66,7 +76,14 @@ def test_own_arms_satisfy_the_figures(source: str) -> None:
 
 
 def test_check_figure_runs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--lrs", "0.01", "0.02", "--out", "/nonexistent/data.jsonl", "--check-figure"]
+    options = [
+        "--lrs",
+        "0.01",
+        "0.02",
+        "--out",
+        "/nonexistent/data.jsonl",
+        "--check-figure",
+    ]
     assert run_experiment("scale_crash", options) == 0
     said = capsys.readouterr().out
     assert re.search(
@@ -77,4 +94,6 @@ def test_check_figure_runs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 def test_check_figure_names_missing_arm(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_experiment("static_sweep", ["--check-figure"]) == 0
     with pytest.raises(ValueError, match="needs the arm 'fp32'"):
-        rendering.require_arms("needs_scale", [keep(results.load("static_sweep"), arm="fp32")])
+        rendering.require_arms(
+            "needs_scale", [keep(results.load("static_sweep"), arm="fp32")]
+        )

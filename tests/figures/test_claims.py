@@ -27,7 +27,8 @@ def test_committed_data_supports_paper_claims(name: str, folder: Path) -> None:
 
 def test_claim_names_are_unique() -> None:
     with pytest.raises(
-        ValueError, match=r"'gpt.mean': expected a unique name; gpt_mean_loss has this one"
+        ValueError,
+        match=r"'gpt.mean': expected a unique name; gpt_mean_loss has this one",
     ):
         claims.claim("gpt.mean", "gpt_fp16", "")(lambda _: claims.Finding(""))
 
@@ -46,18 +47,25 @@ def test_recorded_verdicts_match_data(tmp_path: Path) -> None:
     calm = [row | {"crash_step": None} for row in rows]
     data_file.write(tmp_path / "data" / "scale_crash.jsonl", provenance, calm)
     (tmp_path / "kept").mkdir()
-    count = claim_results.write(tmp_path / "data", tmp_path / "kept" / claim_results.VERDICTS)
+    count = claim_results.write(
+        tmp_path / "data", tmp_path / "kept" / claim_results.VERDICTS
+    )
     before = claim_results.judge_folder(tmp_path / "data")
     kept = claim_results.judge_folder(tmp_path / "kept")
     judged = {name for name in before if CLAIMS[name].stem == "scale_crash"}
     assert count == len(judged) > 0
-    assert {name: kept[name] for name in judged} == {name: before[name] for name in judged}
+    assert {name: kept[name] for name in judged} == {
+        name: before[name] for name in judged
+    }
     assert kept["crash.none"].holds is False
     assert kept["gpt.mean"].holds is None
 
 
 def test_refuted_claims_come_first() -> None:
-    holds, refuted = claim_results.Verdict("5 of 5", True), claim_results.Verdict("4 of 5", False)
+    holds, refuted = (
+        claim_results.Verdict("5 of 5", True),
+        claim_results.Verdict("4 of 5", False),
+    )
     unknown = claim_results.Verdict("not run", None)
     claim = CLAIMS["crash.none"]
     judged = [
@@ -71,5 +79,7 @@ def test_refuted_claims_come_first() -> None:
         ["not", "evaluated", "b", "not", "run"],
         ["holds", "a", "not", "run"],
     ]
-    assert text[-1] == "here: 0 of the 1 claims that can be evaluated hold; do not hold: c"
+    assert (
+        text[-1] == "here: 0 of the 1 claims that can be evaluated hold; do not hold: c"
+    )
     assert f"    {claim.sentence}" in claim_results.lines(judged, sentences=True)

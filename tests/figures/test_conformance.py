@@ -16,9 +16,14 @@ def test_each_check_has_one_severity() -> None:
 
 
 def test_cell_shows_worst_outcome() -> None:
-    found = {name: {"outcome": name} for name in ("passed", "xfailed", "failed", "skipped")}
+    found = {
+        name: {"outcome": name} for name in ("passed", "xfailed", "failed", "skipped")
+    }
     adapter = {"checks": found}
-    assert conformance.cell(adapter, ["passed", "xfailed", "failed"]) == (conformance.FAILED, "1")
+    assert conformance.cell(adapter, ["passed", "xfailed", "failed"]) == (
+        conformance.FAILED,
+        "1",
+    )
     assert conformance.cell(adapter, ["passed", "xfailed"])[0] == conformance.INTENDED
     assert conformance.cell(adapter, ["passed", "skipped"])[0] == conformance.PASSED
     assert conformance.cell(adapter, ["skipped", "absent"])[0] == conformance.NOT_RUN
@@ -26,6 +31,7 @@ def test_cell_shows_worst_outcome() -> None:
 
 def test_unbounded_python_floats_fail() -> None:
     failed = {row["arm"] for row in adapters(RUN) if UNBOUNDED in failed_checks(row)}
-    # DeepSpeed's and fairseq's scales are Python floats; fairscale bounds its own at float32's ends.
+    # DeepSpeed's and fairseq's scales are Python floats; fairscale bounds its own at float32's
+    # ends.
     assert {"deepspeed", "fairseq"} <= failed
     assert not {"fairscale-layerwise", "tf-keras", "ampsim-torch"} & failed

@@ -20,7 +20,9 @@ def test_committed_figures_match_data(stem: str, tmp_path: Path) -> None:
     assert "dc:date" not in paths[0].read_text()
 
 
-def test_a_users_settings_change_no_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_users_settings_change_no_figure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(_style.mpl.rcParams, "lines.linewidth", 7.0)
     assert cli.differing(rendering.render("threads", tmp_path)) == []
 
@@ -35,13 +37,19 @@ def test_figures_import_no_frameworks() -> None:
         "[importlib.import_module(f'figures.{s}') for s in f.stems()];"
         "print({'torch', 'jax', 'experiments', 'sklearn', 'matplotlib.pyplot'} & set(sys.modules))"
     )
-    done = subprocess.run(  # noqa: S603 - our own code
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    done = subprocess.run(  # noqa: S603
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stdout.strip() == "set()"
 
 
-def test_check_names_differing_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_names_differing_figures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     [path] = rendering.render("threads", tmp_path)
     assert cli.check(["threads"], tmp_path) == 0
     path.write_bytes(path.read_bytes() + b" ")
@@ -64,17 +72,25 @@ def test_own_data_is_rendered_beside_file(
     own, out = tmp_path / "own.jsonl", tmp_path / "out"
     out.mkdir()
     provenance, rows = data_file.read(results.CPU / "threads.jsonl")
-    data_file.write(own, {**provenance, "device": {"type": "cpu", "name": "my own"}}, rows)
+    data_file.write(
+        own, {**provenance, "device": {"type": "cpu", "name": "my own"}}, rows
+    )
     committed = (_style.HERE / "threads.svg").read_bytes()
     assert cli.main(["threads", "--data", str(own)]) == 0
     assert str(tmp_path / "own.svg") in capsys.readouterr().out
     assert cli.main(["threads", "--data", str(own), "--out", str(out)]) == 0
     assert {path.name for path in tmp_path.iterdir()} == {"own.jsonl", "own.svg", "out"}
-    assert (out / "own.svg").read_bytes() == (tmp_path / "own.svg").read_bytes() != committed
+    assert (
+        (out / "own.svg").read_bytes()
+        == (tmp_path / "own.svg").read_bytes()
+        != committed
+    )
     assert (_style.HERE / "threads.svg").read_bytes() == committed
 
 
-def test_invalid_file_gives_one_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_file_gives_one_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     provenance, rows = data_file.read(results.CPU / "exponent_heatmap.jsonl")
     data_file.write(tmp_path / "poor.jsonl", provenance, rows[:1])
     (tmp_path / "text.jsonl").write_text("words\n")
@@ -103,7 +119,9 @@ def test_invalid_file_gives_one_error(tmp_path: Path, capsys: pytest.CaptureFixt
         ["--chek"],
     ],
 )
-def test_invalid_arguments_exit_with_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_arguments_exit_with_2(
+    argv: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit, match="2"):
         cli.main(argv)
     assert argv[-1] in capsys.readouterr().err
@@ -120,10 +138,18 @@ def test_folder_render_falls_back_to_committed(
             {**provenance, "device": {"type": "cpu", "name": "mine"}},
             rows[:kept],
         )
-    assert cli.main(["threads", "exponent_heatmap", "--data", str(data), "--out", str(out)]) == 0
+    assert (
+        cli.main(
+            ["threads", "exponent_heatmap", "--data", str(data), "--out", str(out)]
+        )
+        == 0
+    )
     said = capsys.readouterr().out
     assert "2 of 2: exponent_heatmap: not drawn; copied the committed figure: " in said
-    assert [same(out / name) for name in ("exponent_heatmap.svg", "threads.svg")] == [True, False]
+    assert [same(out / name) for name in ("exponent_heatmap.svg", "threads.svg")] == [
+        True,
+        False,
+    ]
     page = _gallery.page(["threads"], data, results.CPU, folder=out)
     assert (
         f"[`{Path(os.path.relpath(data, ROOT)).as_posix()}/threads.jsonl`](../cpu/threads.jsonl): 48 records"

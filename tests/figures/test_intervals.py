@@ -19,7 +19,9 @@ Z2 = 3.841459  # 1.959964 squared
         (1, 1, 0.206549, 1.0),  # 1 / (1 + Z2)
     ],
 )
-def test_the_interval_of_a_share(found: int, asked: int, low: float, high: float) -> None:
+def test_the_interval_of_a_share(
+    found: int, asked: int, low: float, high: float
+) -> None:
     assert wilson(found, asked) == pytest.approx((low, high), abs=1e-5)
 
 

@@ -1,4 +1,6 @@
-"""Every panel shows its data, and every text can be read at the width at which the figure is printed."""
+"""Every panel shows its data, and every text can be read at the width at which the figure is
+printed.
+"""
 
 import re
 from itertools import combinations
@@ -15,7 +17,9 @@ from figures import __main__ as cli
 from tests.figures.drawings import drawn
 
 SMALLEST = 7  # points, at the printed width
-CUT = {("exponent_heatmap", 6)}  # the range of fp16 leaves the binades that hold gradients
+CUT = {
+    ("exponent_heatmap", 6)
+}  # the range of fp16 leaves the binades that hold gradients
 OFF = 0.02  # of a panel's marks may be outside its axes
 OVERLAP = 0.1  # of the smaller text's box
 
@@ -62,7 +66,11 @@ def off(axes: Axes) -> tuple[int, int]:
 def texts(figure: Figure) -> list[Text]:
     """Return each text that is drawn: tick labels beyond the ends of an axis are not."""
     axes = [axis for panel in figure.axes for axis in (panel.xaxis, panel.yaxis)]
-    ticks = [tick for axis in axes for tick in (*axis.get_major_ticks(), *axis.get_minor_ticks())]
+    ticks = [
+        tick
+        for axis in axes
+        for tick in (*axis.get_major_ticks(), *axis.get_minor_ticks())
+    ]
     beyond = {id(label) for tick in ticks for label in (tick.label1, tick.label2)}
     beyond -= {
         id(label)
@@ -70,8 +78,12 @@ def texts(figure: Figure) -> list[Text]:
         for tick in axis._update_ticks()
         for label in (tick.label1, tick.label2)
     }
-    found = figure.findobj(lambda artist: isinstance(artist, Text) and artist.get_visible())
-    return [text for text in found if text.get_text().strip() and id(text) not in beyond]
+    found = figure.findobj(
+        lambda artist: isinstance(artist, Text) and artist.get_visible()
+    )
+    return [
+        text for text in found if text.get_text().strip() and id(text) not in beyond
+    ]
 
 
 @figures()
@@ -84,7 +96,9 @@ def test_panels_show_their_marks(stem: str) -> None:
 @figures()
 def test_texts_do_not_overlap(stem: str) -> None:
     pairs = []
-    boxes = [(text.get_text(), text.get_window_extent()) for text in texts(laid_out(stem))]
+    boxes = [
+        (text.get_text(), text.get_window_extent()) for text in texts(laid_out(stem))
+    ]
     for (one, first), (other, second) in combinations(boxes, 2):
         common = Bbox.intersection(first, second)
         smaller = min(first.width * first.height, second.width * second.height)
@@ -111,7 +125,9 @@ def test_texts_are_large_enough(stem: str) -> None:
 def is_number(tick: str) -> bool:
     """Return whether a tick label is a number, a power such as $2^{-4}$, or thousands such as 2 k."""
     return (
-        re.fullmatch(r"[-+\d., k%^{}$\N{MINUS SIGN}]+", tick.replace("\\mathdefault", ""))
+        re.fullmatch(
+            r"[-+\d., k%^{}$\N{MINUS SIGN}]+", tick.replace("\\mathdefault", "")
+        )
         is not None
     )
 
@@ -127,7 +143,11 @@ def test_numeric_axes_have_labels(stem: str) -> None:
             ("x", axes.xaxis, part.get_supxlabel()),
             ("y", axes.yaxis, part.get_supylabel()),
         ):
-            ticks = [tick.get_text() for tick in axis.get_ticklabels() if id(tick) in drawn_texts]
+            ticks = [
+                tick.get_text()
+                for tick in axis.get_ticklabels()
+                if id(tick) in drawn_texts
+            ]
             numbers = ticks and all(map(is_number, ticks))
             if numbers and not axis.label.get_text() and not shared:
                 bare.append((i, name, ticks))

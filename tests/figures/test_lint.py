@@ -1,7 +1,9 @@
-"""Refuses a typed digit in what a figure says: seeds, steps, scales and rates come from the data or its provenance.
+"""Refuses a typed digit in what a figure says: seeds, steps, scales and rates come from the data or
+its provenance.
 
-A figure's strings are its text, so each is looked at, the caption in the module's docstring too. Not looked at are
-format specifications (`.2f`), other docstrings, and names of columns (`log2_scales`, a lower-case identifier).
+A figure's strings are its text, so each is looked at, the caption in the module's docstring too.
+Not looked at are format specifications (`.2f`), other docstrings, and names of columns
+(`log2_scales`, a lower-case identifier).
 """
 
 import ast
@@ -77,12 +79,19 @@ def test_figures_contain_no_typed_numbers(name: str) -> None:
         ('NAMES = {"unscaled": "from $2^{16}$"}', True),
         ('run.arm("static 2^4")', True),
         ('"""A caption about 3 seeds."""', True),
-        ("axes.text(0, 0, f\"{share:.1f} % of fp16, by T3, of {row['log2_scales']}\")", False),
+        (
+            "axes.text(0, 0, f\"{share:.1f} % of fp16, by T3, of {row['log2_scales']}\")",
+            False,
+        ),
         ('color = "#00704F"', False),
         ('def f():\n    """Draw 3 lines."""', False),
     ],
 )
 def test_typed_digits_are_found(planted: str, seen: bool, tmp_path: Path) -> None:
     path = tmp_path / "planted.py"
-    path.write_text(planted if planted.startswith('"""') else f'"""A caption."""\n{planted}\n')
-    assert [line.startswith("planted.py, line ") for line in typed_digits(path)] == [True] * seen
+    path.write_text(
+        planted if planted.startswith('"""') else f'"""A caption."""\n{planted}\n'
+    )
+    assert [line.startswith("planted.py, line ") for line in typed_digits(path)] == [
+        True
+    ] * seen

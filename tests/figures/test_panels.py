@@ -19,7 +19,9 @@ from figures.derived_numbers import t3
 from figures.rendering import draw_results
 from tests.figures.drawings import drawn, lines, one
 
-F = SimpleNamespace(**{stem: importlib.import_module(f"figures.{stem}") for stem in cli.stems()})
+F = SimpleNamespace(
+    **{stem: importlib.import_module(f"figures.{stem}") for stem in cli.stems()}
+)
 SEVERAL = ["needs_scale", "scale_crash", "theory_real"]
 
 
@@ -31,7 +33,9 @@ def says(stem: str) -> list[str]:
 
 def shown(figure: Any) -> list[list[float]]:
     """Return the data of every line, area, bar, dot and image of a figure."""
-    values = [axes_line.get_xydata() for axes in figure.axes for axes_line in axes.lines]
+    values = [
+        axes_line.get_xydata() for axes in figure.axes for axes_line in axes.lines
+    ]
     values += [
         path.vertices
         for axes in figure.axes
@@ -40,7 +44,9 @@ def shown(figure: Any) -> list[list[float]]:
     ]
     values += [image.get_array() for axes in figure.axes for image in axes.images]
     values += [area.get_offsets() for axes in figure.axes for area in axes.collections]
-    values += [patch.get_path().vertices for axes in figure.axes for patch in axes.patches]
+    values += [
+        patch.get_path().vertices for axes in figure.axes for patch in axes.patches
+    ]
     values += [
         bar.get_bbox().bounds
         for axes in figure.axes
@@ -54,16 +60,25 @@ def shown(figure: Any) -> list[list[float]]:
 
 
 @pytest.mark.parametrize("stem", SEVERAL)
-def test_figure_depends_on_every_seed(stem: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_figure_depends_on_every_seed(
+    stem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     load, before = results.load, drawn(stem)
 
     def without_one(name: str, folder: Path = results.CPU) -> results.Result:
         run = load(name, folder)
-        kept = tuple(record for record in run.records if record["seed"] not in run.seeds[1:2])
+        kept = tuple(
+            record for record in run.records if record["seed"] not in run.seeds[1:2]
+        )
         return results.Result(run.stem, run.path, run.provenance, kept)
 
-    counts = {len(load(name).seeds) for name in importlib.import_module(f"figures.{stem}").DATA}
-    assert {int(n) for text in says(stem) for n in re.findall(r"(\d+) seed", text)} <= counts
+    counts = {
+        len(load(name).seeds)
+        for name in importlib.import_module(f"figures.{stem}").DATA
+    }
+    assert {
+        int(n) for text in says(stem) for n in re.findall(r"(\d+) seed", text)
+    } <= counts
     if counts != {1}:
         monkeypatch.setattr(results, "load", without_one)
         assert shown(drawn.__wrapped__(stem)) != shown(before)
@@ -80,15 +95,19 @@ def arms(values: Values, **settings: Any) -> Callable[[results.Result], Shown]:
 
 def storms(values: Values) -> Callable[[results.Result], Shown]:
     return lambda run: {
-        f"{ratio:g}": values(arm) for ratio, (arm, _) in F.overflow_storm.storms(run).items()
+        f"{ratio:g}": values(arm)
+        for ratio, (arm, _) in F.overflow_storm.storms(run).items()
     }
 
 
 def policies(values: Values) -> Callable[[results.Result], Shown]:
-    return lambda run: {arm.name: values(arm) for arm in run.arms.values() if arm.name != "fp32"}
+    return lambda run: {
+        arm.name: values(arm) for arm in run.arms.values() if arm.name != "fp32"
+    }
 
 
-LINES: list[tuple[str, int, str, Callable[[results.Result], Shown]]] = [  # figure, panel, axis, values by label
+# figure, panel, axis, values by label
+LINES: list[tuple[str, int, str, Callable[[results.Result], Shown]]] = [
     ("overflow_storm", 1, "x", storms(lambda arm: [
         len(row["bad"]) / 800 / theory.critical_bad_rate(Rule(growth_interval=10)) for row in arm])),
     ("overflow_storm", 2, "x", storms(lambda arm: [arm.settings["ratio"]] * len(arm))),
@@ -105,7 +124,9 @@ LINES: list[tuple[str, int, str, Callable[[results.Result], Shown]]] = [  # figu
 
 
 @pytest.mark.parametrize(
-    ("stem", "panel", "axis", "values"), LINES, ids=[f"{s}-{n}-{axis}" for s, n, axis, _ in LINES]
+    ("stem", "panel", "axis", "values"),
+    LINES,
+    ids=[f"{s}-{n}-{axis}" for s, n, axis, _ in LINES],
 )
 def test_lines_match_records(stem: str, panel: int, axis: str, values: Any) -> None:
     axes, wanted = drawn(stem).axes[panel], values(results.load(stem))
@@ -117,7 +138,9 @@ def test_lines_match_records(stem: str, panel: int, axis: str, values: Any) -> N
             if len(found) == 1
             else next(line for line in found if line.get_marker() == "o")
         )
-        assert line.get_data()["xy".index(axis)] == pytest.approx(np.array(wanted[label]), rel=1e-9)
+        assert line.get_data()["xy".index(axis)] == pytest.approx(
+            np.array(wanted[label]), rel=1e-9
+        )
 
 
 @pytest.mark.parametrize(
@@ -149,7 +172,9 @@ def test_differences_are_of_equal_seeds(panel: int, stem: str) -> None:
 def test_settled_scale_is_drawn_by_gpus() -> None:
     cells = derived_numbers.settled_by_gpus(results.load("cuda_runs")).values()
     axes = drawn("cuda_runs").axes[-1]
-    lines_drawn = {tuple(line.get_xdata()) for line in axes.lines if len(line.get_xdata())}
+    lines_drawn = {
+        tuple(line.get_xdata()) for line in axes.lines if len(line.get_xdata())
+    }
     assert lines_drawn == {tuple(sorted(cell)) for cell in cells}
 
 
@@ -177,7 +202,9 @@ def test_representable_binades_are_blue() -> None:
         exponents = np.arange(-149, 128)
         image = F.exponent_heatmap.picture(row, exponents)
         blue = image[..., 2] > image[..., 0]
-        scale = np.log2(results.in_force(row["scale_changes"], row["every"] * len(row["lost"])))
+        scale = np.log2(
+            results.in_force(row["scale_changes"], row["every"] * len(row["lost"]))
+        )
         for sample in range(0, len(row["lost"]), 16):
             log2 = scale[sample * row["every"]]
             inside = (exponents + log2 >= -25) & (exponents + log2 < 16)
@@ -188,10 +215,14 @@ def test_representable_binades_are_blue() -> None:
 
 def test_crossing_is_where_error_falls() -> None:
     scales = np.array([-4, -2, 0, 2])
-    assert F.gradient_histogram.crossing(scales, np.array([1.0, 1.0, 0.01, 0.01])) == pytest.approx(
-        -1.0
-    )
-    for error in ([1.0, 1.0, 1.0, 1.0], [0.01, 0.01, 0.01, 0.01], [1.0, 1.0, np.nan, np.nan]):
+    assert F.gradient_histogram.crossing(
+        scales, np.array([1.0, 1.0, 0.01, 0.01])
+    ) == pytest.approx(-1.0)
+    for error in (
+        [1.0, 1.0, 1.0, 1.0],
+        [0.01, 0.01, 0.01, 0.01],
+        [1.0, 1.0, np.nan, np.nan],
+    ):
         assert math.isnan(F.gradient_histogram.crossing(scales, np.array(error)))
 
 
@@ -206,25 +237,31 @@ def test_theory_real_draws_deviations_from_t3() -> None:
         assert [tuple(*line.get_xydata()) for line in bars] == [
             (g, together(run, g)) for g in derived_numbers.INTERVALS
         ]
-        assert {len(line.get_xdata()) for line in axes.lines if line.get_marker() == "o"} == {
-            len(run.seeds)
-        }
+        assert {
+            len(line.get_xdata()) for line in axes.lines if line.get_marker() == "o"
+        } == {len(run.seeds)}
     more, _ = derived_numbers.skips_above(run, 5)[0]
     row = run.arm("G=5").records[0]
     predicted = t3(derived_numbers.per_seed(run.arm("G=5"), "thresholds")[0], 5)
-    assert more == pytest.approx(row["skipped"] - derived_numbers.real_steps(run) * predicted[0])
+    assert more == pytest.approx(
+        row["skipped"] - derived_numbers.real_steps(run) * predicted[0]
+    )
 
 
 def test_threads_draws_the_shares() -> None:
     run = results.load("threads")
-    lines = [line for line in drawn("threads").axes[0].lines if line.get_linestyle() == "-"]
+    lines = [
+        line for line in drawn("threads").axes[0].lines if line.get_linestyle() == "-"
+    ]
     assert len(lines) == len(run.config["depths"])
     for line, depth in zip(lines, run.config["depths"], strict=True):
         arms = [
             run.arm(f"torch depth {depth} G={interval}")
             for interval in run.config["growth_intervals"]
         ]
-        wanted = [100 * sum(arm.column("wrong")) / sum(arm.column("checked")) for arm in arms]
+        wanted = [
+            100 * sum(arm.column("wrong")) / sum(arm.column("checked")) for arm in arms
+        ]
         assert line.get_ydata() == pytest.approx(wanted)
 
 
@@ -253,7 +290,9 @@ def test_drift_spans_first_to_last_scale() -> None:
         "mean_losses": [0.0, 0.0],
         "scale_changes": [[0, 4.0], [7, 1.0], [40, 0.5]],
     }
-    assert F.overflow_storm.trajectory(record).tolist() == [2.0] * 7 + [0.0] * 33 + [-1.0]
+    assert F.overflow_storm.trajectory(record).tolist() == [2.0] * 7 + [0.0] * 33 + [
+        -1.0
+    ]
     assert F.overflow_storm.drift(record) == -3 / 40
 
 
@@ -266,13 +305,28 @@ def test_first_nonfinite_step_is_found() -> None:
 
 def test_ranks_training_marks_nonfinite_parameters() -> None:
     run = results.load("ranks_training")
-    first = {(each["way"], each["scaler"]): each["ranks"] for each in run.records[0]["runs"]}
-    for axes, way in zip(drawn("ranks_training").axes, F.ranks_training.WAYS, strict=True):
-        crosses = [line.get_xdata().tolist() for line in axes.lines if line.get_marker() == "x"]
-        runs = [each for row in run.records[::-1] for each in row["runs"] if each["way"] == way]
-        ranks = [rank for each in runs if each["scaler"] == "torch" for rank in each["ranks"]]
+    first = {
+        (each["way"], each["scaler"]): each["ranks"] for each in run.records[0]["runs"]
+    }
+    for axes, way in zip(
+        drawn("ranks_training").axes, F.ranks_training.WAYS, strict=True
+    ):
+        crosses = [
+            line.get_xdata().tolist() for line in axes.lines if line.get_marker() == "x"
+        ]
+        runs = [
+            each
+            for row in run.records[::-1]
+            for each in row["runs"]
+            if each["way"] == way
+        ]
+        ranks = [
+            rank for each in runs if each["scaler"] == "torch" for rank in each["ranks"]
+        ]
         assert crosses == [[F.ranks_training.lost(rank)] for rank in ranks]
-        assert all(max(axes.get_xlim()) > x + 2 for (x,) in crosses)  # whole, not cut at the edge
+        assert all(
+            max(axes.get_xlim()) > x + 2 for (x,) in crosses
+        )  # whole, not cut at the edge
         for scaler, rank in F.ranks_training.LINES:
             columns = first[way, scaler][rank]
             scales = results.in_force(columns["scale_changes"], run.steps)

@@ -18,7 +18,9 @@ ROWS: tuple[dict[str, Any], ...] = tuple(
     for g in (5, 50)
     for seed in (0, 1)
 )
-RUN = results.Result("x", Path("x.jsonl"), {"seeds": [0, 1], "config": {"steps": 3}}, ROWS)
+RUN = results.Result(
+    "x", Path("x.jsonl"), {"seeds": [0, 1], "config": {"steps": 3}}, ROWS
+)
 
 
 def test_find_arms_by_name_or_settings() -> None:
@@ -41,11 +43,15 @@ def test_missing_arm_or_file_is_named() -> None:
 
 def test_scale_column_is_expanded_from_changes() -> None:
     record: dict[str, Any] = {"loss": [0.0] * 5, "scale_changes": [[0, 4.0], [3, 2.0]]}
-    assert results.ArmRecords("x", (record,)).scales().tolist() == [[4.0, 4.0, 4.0, 2.0, 2.0]]
+    assert results.ArmRecords("x", (record,)).scales().tolist() == [
+        [4.0, 4.0, 4.0, 2.0, 2.0]
+    ]
 
 
 def test_derived_numbers_are_correct() -> None:
-    def row(arm: str, loss: float, skips: list[int], *changes: list[float]) -> dict[str, Any]:
+    def row(
+        arm: str, loss: float, skips: list[int], *changes: list[float]
+    ) -> dict[str, Any]:
         levels = {"thresholds": [[3, len(skips)], [2, 1]]}
         columns = {"test_loss": loss, "found_inf": skips, "scale_changes": changes}
         return {"arm": arm, **columns, **levels}
@@ -62,6 +68,12 @@ def test_derived_numbers_are_correct() -> None:
     assert derived_numbers.last_scales(arm) == [4.0, 16.0]
     assert derived_numbers.per_seed(arm, "thresholds") == [{2: 1, 3: 3}, {2: 1, 3: 1}]
     assert derived_numbers.counted(arm, "thresholds") == {2: 2, 3: 4}
-    assert derived_numbers.half_width(np.array([1.0, 2.0, 3.0])) == pytest.approx(4.303 / 3**0.5)
-    assert (arm.skips(), arm.min("test_loss"), arm.max("test_loss")) == ([3, 1], 1.5, 2.0)
+    assert derived_numbers.half_width(np.array([1.0, 2.0, 3.0])) == pytest.approx(
+        4.303 / 3**0.5
+    )
+    assert (arm.skips(), arm.min("test_loss"), arm.max("test_loss")) == (
+        [3, 1],
+        1.5,
+        2.0,
+    )
     assert results.log2(np.array([0.0, 8.0]), -9.0).tolist() == [-9.0, 3.0]

@@ -5,7 +5,9 @@ from figures import screenshot
 
 
 def test_screenshot_matches_committed_run() -> None:
-    cure = "run `python -m figures.screenshot`, look at figures/report.png, and commit it"
+    cure = (
+        "run `python -m figures.screenshot`, look at figures/report.png, and commit it"
+    )
     assert screenshot.taken_of(screenshot.PICTURE) == screenshot.sha256(), cure
 
 

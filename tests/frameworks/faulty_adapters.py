@@ -1,4 +1,6 @@
-"""A right scaler, which is the reference machine, and scalers with one bug each: check -> what breaks it."""
+"""A right scaler, which is the reference machine, and scalers with one bug each: check -> what
+breaks it.
+"""
 
 import math
 from collections.abc import Sequence
@@ -32,7 +34,10 @@ class Right(Adapter):
     rule = Rule(min_scale=1.0, hysteresis_reset=REFILL)
 
     def start(self, **constants: Any) -> None:
-        if constants.get("growth_factor", 2.0) <= 1 or constants.get("backoff_factor", 0.5) >= 1:
+        if (
+            constants.get("growth_factor", 2.0) <= 1
+            or constants.get("backoff_factor", 0.5) >= 1
+        ):
             raise ValueError("it would never grow")
         least = min(constants.get("min_scale", 1.0), constants.get("init_scale", 1.0))
         self.following = self.rule.replace(**{"min_scale": least, **constants})
@@ -45,7 +50,9 @@ class Right(Adapter):
         return round_to_float32(loss * self.now.scale)
 
     def divide(self, scaled: Sequence[float], scale: float) -> tuple[float, ...]:
-        return tuple(round_to_float32(each / scale if scale else math.nan) for each in scaled)
+        return tuple(
+            round_to_float32(each / scale if scale else math.nan) for each in scaled
+        )
 
     def overflows(self, scaled: Sequence[float], unscaled: Sequence[float]) -> bool:
         return not all(map(math.isfinite, (*scaled, *unscaled)))
@@ -55,7 +62,9 @@ class Right(Adapter):
         unscaled = self.divide(scaled, used)
         found_inf = self.overflows(scaled, unscaled)
         self.now = self.after(found_inf)
-        return Step(used, not found_inf, None if found_inf else unscaled, self.now.scale)
+        return Step(
+            used, not found_inf, None if found_inf else unscaled, self.now.scale
+        )
 
     def after(self, found_inf: bool) -> State:
         return update(self.following, self.now, found_inf)
@@ -69,7 +78,9 @@ class Right(Adapter):
 
 class IgnoresFactors(Right):
     def start(self, **constants: Any) -> None:
-        super().start(**{**constants, "growth_factor": 2.0, "backoff_factor": 0.5})  # apex
+        super().start(
+            **{**constants, "growth_factor": 2.0, "backoff_factor": 0.5}
+        )  # apex
 
 
 class TakesAnything(Right):
@@ -89,7 +100,9 @@ class PassesItsMinimum(Right):
     def after(self, found_inf: bool) -> State:  # BMTrain
         free = self.following.replace(min_scale=None)
         return update(
-            free, self.now, found_inf and self.now.scale > (self.following.min_scale or 0)
+            free,
+            self.now,
+            found_inf and self.now.scale > (self.following.min_scale or 0),
         )
 
 
@@ -109,7 +122,10 @@ class DividesByTheNew(Right):
     def step(self, scaled: Sequence[float]) -> Step:  # DeepSpeed, ColossalAI, mpx
         step = super().step(scaled)
         return Step(
-            step.used, step.stepped, step.unscaled and self.divide(scaled, step.scale), step.scale
+            step.used,
+            step.stepped,
+            step.unscaled and self.divide(scaled, step.scale),
+            step.scale,
         )
 
 
@@ -124,7 +140,9 @@ class DividesByHalfPrecision(Right):
 
 class PassesMinusInf(Right):
     def overflows(self, scaled: Sequence[float], unscaled: Sequence[float]) -> bool:
-        return math.inf in (*scaled, *unscaled) or any(map(math.isnan, scaled))  # fairseq
+        return math.inf in (*scaled, *unscaled) or any(
+            map(math.isnan, scaled)
+        )  # fairseq
 
 
 class LooksAtTheFirst(Right):
@@ -173,13 +191,20 @@ class LiftsToOne(Right):
         self.following = self.following.replace(min_scale=1.0)  # jmp, tf_keras
 
     def after(self, found_inf: bool) -> State:
-        return State(max(1.0, self.now.scale / 2)) if found_inf else super().after(found_inf)
+        return (
+            State(max(1.0, self.now.scale / 2))
+            if found_inf
+            else super().after(found_inf)
+        )
 
 
 class GrowsLate(Right):
     def start(self, **constants: Any) -> None:
         super().start(
-            **{**constants, "growth_interval": constants.get("growth_interval", 2000) + 1}
+            **{
+                **constants,
+                "growth_interval": constants.get("growth_interval", 2000) + 1,
+            }
         )  # flax
 
 
@@ -202,7 +227,9 @@ class KeepsTheStreak(Right):
 
 
 class BecomesInf(Right):
-    rule = Right.rule.replace(arithmetic=Arithmetic(keeps_finite=False))  # Keras, Paddle, Megatron
+    rule = Right.rule.replace(
+        arithmetic=Arithmetic(keeps_finite=False)
+    )  # Keras, Paddle, Megatron
 
 
 class BecomesZero(Right):
@@ -244,7 +271,9 @@ class SharesItsStreak(Right):
 
     def start(self, **constants: Any) -> None:
         super().start(**constants)
-        self.now = State(self.now.scale, min(type(self).streak, self.following.growth_interval - 1))
+        self.now = State(
+            self.now.scale, min(type(self).streak, self.following.growth_interval - 1)
+        )
 
     def after(self, found_inf: bool) -> State:
         after = super().after(found_inf)
@@ -302,7 +331,12 @@ PLANTED: dict[str, tuple[type[Right], ...]] = {
         GrowsOnOverflow,
     ),
     "finite_step_never_lowers_scale": (Decays,),
-    "growth_waits_for_interval": (GrowsLate, GrowsOnce, KeepsTheStreak, SharesItsStreak),
+    "growth_waits_for_interval": (
+        GrowsLate,
+        GrowsOnce,
+        KeepsTheStreak,
+        SharesItsStreak,
+    ),
     "growth_multiplies_by_factor": (IgnoresFactors,),
     "scale_is_never_infinite": (BecomesInf,),
     "scale_stays_within_bounds": (PassesItsMinimum,),

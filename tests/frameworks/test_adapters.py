@@ -44,7 +44,10 @@ def adapter(request: pytest.FixtureRequest) -> Iterator[Adapter]:
             yield kind()
         return
     yield kind()
-    if "torch.distributed" in sys.modules and sys.modules["torch.distributed"].is_initialized():
+    if (
+        "torch.distributed" in sys.modules
+        and sys.modules["torch.distributed"].is_initialized()
+    ):
         sys.modules[
             "torch.distributed"
         ].destroy_process_group()  # later tests of this process would meet it
@@ -54,7 +57,8 @@ def adapter(request: pytest.FixtureRequest) -> Iterator[Adapter]:
 @pytest.mark.parametrize("adapter", REGISTRY, indirect=True)
 def test_framework_scaler_follows_its_dialect(adapter: Adapter) -> None:
     given = constants(
-        adapter, {each: value for each, value in WANTED.items() if each in fields(adapter)}
+        adapter,
+        {each: value for each, value in WANTED.items() if each in fields(adapter)},
     )
     adapter.start(**given)
     rule = followed(adapter, given)
@@ -68,9 +72,15 @@ def test_framework_scaler_follows_its_dialect(adapter: Adapter) -> None:
             assert step.stepped is not bool(overflow)
         state = update(rule, state, bool(overflow))
         assert step.scale == state.scale
-        if not overflow and step.unscaled is not None and adapter.name not in DIVIDES_OTHERWISE:
+        if (
+            not overflow
+            and step.unscaled is not None
+            and adapter.name not in DIVIDES_OTHERWISE
+        ):
             divisor = step.scale if adapter.name in DIVIDE_BY_THE_NEXT else step.used
-            assert step.unscaled == pytest.approx((3.0 * step.used / divisor, 0.0), rel=2.0**-22)
+            assert step.unscaled == pytest.approx(
+                (3.0 * step.used / divisor, 0.0), rel=2.0**-22
+            )
     assert is_pinned(adapter, adapter.version())
 
 

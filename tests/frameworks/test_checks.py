@@ -65,15 +65,21 @@ def test_documented_deviation_xfails_except_extremes(check: str, outcome: str) -
     class Kept(Right):
         deviations = MappingProxyType({check: "on purpose: https://example.org"})
 
-    assert judge(Documented(), CHECKS[check], examples=EXAMPLES).result.outcome == outcome
+    assert (
+        judge(Documented(), CHECKS[check], examples=EXAMPLES).result.outcome == outcome
+    )
     kept = judge(Kept(), CHECKS[check], examples=EXAMPLES).result.outcome
     assert kept == ("xpassed" if outcome == "xfailed" else "passed")
 
 
 def test_issue_links_name_their_repository() -> None:
     torch, accelerate = load("torch")(), load("accelerate")()
-    own, other = (reported(adapter, "scale_is_never_subnormal") for adapter in (torch, accelerate))
-    assert own.startswith("reported of torch: https://github.com/pytorch/pytorch/issues/99640")
+    own, other = (
+        reported(adapter, "scale_is_never_subnormal") for adapter in (torch, accelerate)
+    )
+    assert own.startswith(
+        "reported of torch: https://github.com/pytorch/pytorch/issues/99640"
+    )
     assert other == own.replace("reported of torch", "also seen in")
     assert reported(torch, "skips_stay_within_budget") == NONE
     checks = (
@@ -100,7 +106,9 @@ def test_raising_step_passes_only_nonfinite_checks(check: str) -> None:
 
     verdict = judge(Loud(), CHECKS[check])
     assert verdict.result.outcome == ("passed" if check.startswith("no_") else "failed")
-    assert verdict.seen == ("" if check.startswith("no_") else "raised ValueError: out of range")
+    assert verdict.seen == (
+        "" if check.startswith("no_") else "raised ValueError: out of range"
+    )
 
 
 def test_unsupported_constants_skip_check() -> None:
@@ -119,7 +127,9 @@ def test_missing_features_skip_checks() -> None:
         def state_dict(self) -> object:
             raise NotImplementedError
 
-    result = judge(SavesNothing(), CHECKS["state_dict_continues_run"], examples=1).result
+    result = judge(
+        SavesNothing(), CHECKS["state_dict_continues_run"], examples=1
+    ).result
     assert (result.outcome, result.text) == ("skipped", "it is without state_dict")
     with pytest.raises(UnaskableError, match=r"^growth_factor is fixed$"):
         constants(Torch(), {"growth_interval": 2, "growth_factor": 4.0})
@@ -133,8 +143,10 @@ class OneFactor(Right):
 
 
 def test_single_factor_sets_growth_and_backoff() -> None:
-    settings = [drawn_setting(OneFactor(), Random(seed)) for seed in range(9)]  # noqa: S311  no secret
-    assert {each["growth_factor"] * each["backoff_factor"] for each in settings} == {1.0}
+    settings = [drawn_setting(OneFactor(), Random(seed)) for seed in range(9)]  # noqa: S311
+    assert {each["growth_factor"] * each["backoff_factor"] for each in settings} == {
+        1.0
+    }
     assert len({each["growth_factor"] for each in settings}) > 2
     assert constants(OneFactor(), {"growth_factor": 2.0, "backoff_factor": 0.25}) == {
         "scale_factor": 4.0
@@ -157,7 +169,9 @@ class Torch(Right):
     """The reference machine by torch's rule, which it says that it is."""
 
     dialect = "torch.amp.GradScaler"
-    constants = MappingProxyType({"init_scale": "init_scale", "growth_interval": "growth_interval"})
+    constants = MappingProxyType(
+        {"init_scale": "init_scale", "growth_interval": "growth_interval"}
+    )
 
     def start(self, **constants: Any) -> None:
         self.following = Rule(**constants)
@@ -193,12 +207,19 @@ def test_accepted_minimum_scale_is_checked() -> None:
 
 def test_fixed_factors_limit_tested_rules() -> None:
     fixed, free = subject_of(Torch()), subject_of(Right())
-    assert ("factors" in fixed.unsupported, "factors" in free.unsupported) == (True, False)
+    assert ("factors" in fixed.unsupported, "factors" in free.unsupported) == (
+        True,
+        False,
+    )
     assert fixed.traits.possible(Rule(growth_factor=4.0, backoff_factor=0.25)) == Rule()
 
 
 def test_max_scale_is_declared_or_observed() -> None:
-    names = "mxnet.contrib.amp.LossScaler", "mpx.DynamicLossScaling", "torch.amp.GradScaler"
+    names = (
+        "mxnet.contrib.amp.LossScaler",
+        "mpx.DynamicLossScaling",
+        "torch.amp.GradScaler",
+    )
     assert [threshold(dialects.get(each)) for each in names] == [2.0**24, 65504.0, None]
 
 
@@ -217,12 +238,16 @@ class LateAndBacksOffByHalf(Late):
 
 def test_skip_budget_uses_newest_scale() -> None:
     outcomes = [
-        judge(adapter(), CHECKS["skips_stay_within_budget"], examples=EXAMPLES).result.outcome
+        judge(
+            adapter(), CHECKS["skips_stay_within_budget"], examples=EXAMPLES
+        ).result.outcome
         for adapter in (Late, LateAndBacksOffByHalf)
     ]
     assert outcomes == ["passed", "failed"]
     assert (
-        judge(Late(), CHECKS["overflow_backs_off_once"], examples=EXAMPLES).result.outcome
+        judge(
+            Late(), CHECKS["overflow_backs_off_once"], examples=EXAMPLES
+        ).result.outcome
         == "failed"
     )
 
@@ -231,7 +256,9 @@ class GivesUp(Right):
     """The reference machine by DeepSpeed's rule, which gives up at its minimum."""
 
     dialect = "deepspeed.DynamicLossScaler"
-    constants = MappingProxyType({"init_scale": "init_scale", "growth_interval": "growth_interval"})
+    constants = MappingProxyType(
+        {"init_scale": "init_scale", "growth_interval": "growth_interval"}
+    )
 
     def start(self, **constants: Any) -> None:
         given = {self.constants[name]: value for name, value in constants.items()}
@@ -258,9 +285,17 @@ def test_checks_run_until_minimum_scale_error() -> None:
         "scale_is_never_subnormal",
         "minimum_scale_error_repeats",
     ):
-        assert judge(GivesUp(), CHECKS[check], examples=EXAMPLES).result.outcome == "passed"
-    verdict = judge(GivesUpInAnotherWay(), CHECKS["minimum_scale_error_repeats"], examples=EXAMPLES)
-    assert (verdict.result.outcome, "then ZeroDivisionError" in verdict.seen) == ("failed", True)
+        assert (
+            judge(GivesUp(), CHECKS[check], examples=EXAMPLES).result.outcome
+            == "passed"
+        )
+    verdict = judge(
+        GivesUpInAnotherWay(), CHECKS["minimum_scale_error_repeats"], examples=EXAMPLES
+    )
+    assert (verdict.result.outcome, "then ZeroDivisionError" in verdict.seen) == (
+        "failed",
+        True,
+    )
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
@@ -279,7 +314,9 @@ def test_scaler_assertion_passes_nonfinite_check() -> None:
             return super().step(scaled)
 
     assert (
-        judge(Asserts(), CHECKS["no_step_on_nonfinite_gradients"], examples=EXAMPLES).result.outcome
+        judge(
+            Asserts(), CHECKS["no_step_on_nonfinite_gradients"], examples=EXAMPLES
+        ).result.outcome
         == "passed"
     )
     verdict = judge(Asserts(), CHECKS["overflow_backs_off_once"], examples=EXAMPLES)
@@ -299,7 +336,9 @@ def test_differing_dialect_is_detected() -> None:
     same, differs = (drift(adapter(), histories=100) for adapter in (Torch, GrowsEarly))
     assert (same.differing, same.refused, same.first) == (0, 0, "")
     assert differs.differing > 10
-    assert " x..: the package 3 1.5 3 3, the dialect 3 1.5 1.5 3" in differs.first, "the shortest"
+    assert " x..: the package 3 1.5 3 3, the dialect 3 1.5 1.5 3" in differs.first, (
+        "the shortest"
+    )
 
 
 def test_rejected_settings_are_generated_again() -> None:

@@ -15,8 +15,17 @@ os.environ.setdefault(
 
 collect_ignore_glob = [] if importlib.util.find_spec("jax") else ["test_*.py"]
 
-# They ask what is called with what. What XLA makes of arithmetic when it optimizes, the other files ask.
-QUICKLY_COMPILED = {"checkpoint", "dynamic_scale", "trees", "fp8", "grad", "interop", "loops"}
+# They ask what is called with what. What XLA makes of arithmetic when it optimizes, the other files
+# ask.
+QUICKLY_COMPILED = {
+    "checkpoint",
+    "dynamic_scale",
+    "trees",
+    "fp8",
+    "grad",
+    "interop",
+    "loops",
+}
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -13,9 +13,15 @@ except ImportError:  # before JAX 0.8
 
 def bits(tree) -> list[bytes]:
     """Return every bit of a tree's arrays."""
-    return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(tree) if not callable(leaf)]
+    return [
+        np.asarray(leaf).tobytes()
+        for leaf in jax.tree.leaves(tree)
+        if not callable(leaf)
+    ]
 
 
-def reference(rule: Rule, history: list[bool], state: State | None = None) -> list[State]:
+def reference(
+    rule: Rule, history: list[bool], state: State | None = None
+) -> list[State]:
     state = init(rule) if state is None else state
     return [state := update(rule, state, found) for found in history]

@@ -29,7 +29,9 @@ except ImportError:  # JAX 0.6
 from ampsim import Rule
 from ampsim.jax import LossScale, dynamic_loss_scale, scale_loss, select_tree
 
-SGD = optax.sgd(1e-2, momentum=0.9)  # unlike Adam, shows gradients that are summed and not averaged
+SGD = optax.sgd(
+    1e-2, momentum=0.9
+)  # unlike Adam, shows gradients that are summed and not averaged
 START, INTERVAL, OVERFLOW = 2.0**10, 4, 5
 MESHES = ("Auto", "Explicit")
 LOOPS = ("data parallel", "FSDP", "shard_map check_vma", "shard_map no check_vma")
@@ -38,7 +40,11 @@ LOOPS = ("data parallel", "FSDP", "shard_map check_vma", "shard_map no check_vma
 def loss_of(params, x, y):
     w = params["w"]
     sharding = jax.typeof(w).sharding
-    if sharding.spec != P(None, None) and not sharding.mesh.empty and "d" in str(sharding.spec):
+    if (
+        sharding.spec != P(None, None)
+        and not sharding.mesh.empty
+        and "d" in str(sharding.spec)
+    ):
         w = reshard(w, NamedSharding(sharding.mesh, P(None, None)))  # gather, as FSDP
     half = x.astype(jnp.float16) @ w.astype(jnp.float16)
     return jnp.mean((half.astype(jnp.float32) + params["b"] - y) ** 2)
@@ -97,7 +103,9 @@ def with_flax(axis, checked):
 
     def init(params):
         count, scale = jnp.int32(0), jnp.float32(START)
-        scaler = DynamicScale(growth_interval=INTERVAL - 1, fin_steps=count, scale=scale)
+        scaler = DynamicScale(
+            growth_interval=INTERVAL - 1, fin_steps=count, scale=scale
+        )
         return {"opt": SGD.init(params), "scale": scaler}
 
     return init, step, lambda state: state["scale"].scale
@@ -127,7 +135,9 @@ LIBRARIES = {
 def batches():
     x = jax.random.normal(jax.random.key(0), (12, 64, 16))
     y = x @ jax.random.normal(jax.random.key(1), (16, 8))
-    return list(zip(np.asarray(x.at[OVERFLOW, 63].set(jnp.inf)), np.asarray(y), strict=True))
+    return list(
+        zip(np.asarray(x.at[OVERFLOW, 63].set(jnp.inf)), np.asarray(y), strict=True)
+    )
 
 
 def train(init, step, read, place, put):
@@ -149,7 +159,10 @@ def trained(library, mesh, loop):
 
     def place(params):
         specs = {"w": matrix, "b": P(None)}
-        return {k: jax.device_put(v, NamedSharding(mesh, specs[k])) for k, v in params.items()}
+        return {
+            k: jax.device_put(v, NamedSharding(mesh, specs[k]))
+            for k, v in params.items()
+        }
 
     if manual:
         specs = {"in_specs": (P(), P(), P("d"), P("d")), "out_specs": (P(), P())}
@@ -159,12 +172,16 @@ def trained(library, mesh, loop):
 
 def main(libraries):
     for library in libraries:
-        alone = train(*LIBRARIES[library](None, checked=False), lambda p: p, jnp.asarray)
+        alone = train(
+            *LIBRARIES[library](None, checked=False), lambda p: p, jnp.asarray
+        )
         for kind in MESHES:
             mesh = jax.make_mesh((8,), ("d",), axis_types=(getattr(AxisType, kind),))
             for loop in LOOPS:
                 try:
-                    with set_mesh(mesh):  # else arrays that a step makes have no sharding
+                    with set_mesh(
+                        mesh
+                    ):  # else arrays that a step makes have no sharding
                         scales, params = trained(library, mesh, loop)
                     close = np.allclose(params, alone[1], rtol=1e-2, atol=1e-4)
                     result = "same" if scales == alone[0] and close else "differs"

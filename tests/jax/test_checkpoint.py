@@ -22,7 +22,9 @@ from tests.examples import examples
 from tests.jax.helpers import bits, reference
 
 pytestmark = pytest.mark.framework("flax")
-FULL = LossScale.from_state(Rule(1000.0, delay=2, hysteresis=3), State(1000.0, 5, 2, (250.0,)))
+FULL = LossScale.from_state(
+    Rule(1000.0, delay=2, hysteresis=3), State(1000.0, 5, 2, (250.0,))
+)
 
 
 @pytest.fixture(scope="module")
@@ -31,14 +33,18 @@ def flax():
 
 
 @settings(max_examples=examples(ms=20))
-@given(rules(), st.lists(st.booleans(), max_size=6), st.lists(st.booleans(), max_size=4))
+@given(
+    rules(), st.lists(st.booleans(), max_size=6), st.lists(st.booleans(), max_size=4)
+)
 def test_resume_is_exact(flax, rule, before, after) -> None:
     scaler = LossScale.create(rule)
     for found in before:
         scaler = scaler.update(found)
     restored = flax.from_bytes(LossScale.create(rule), flax.to_bytes(scaler))
     assert restored.state == scaler.state
-    for found, expected in zip(after, reference(rule, after, scaler.state), strict=True):
+    for found, expected in zip(
+        after, reference(rule, after, scaler.state), strict=True
+    ):
         restored = restored.update(found)
         assert restored.state == expected
 
@@ -60,7 +66,9 @@ def states() -> dict[str, tuple[object, object]]:
     import optax
 
     tx, params = dynamic_loss_scale(optax.adam(0.1)), {"w": jnp.ones(2)}
-    skipped = jax.jit(tx.update)({"w": jnp.array([jnp.nan, 1.0])}, tx.init(params), params)[1]
+    skipped = jax.jit(tx.update)(
+        {"w": jnp.array([jnp.nan, 1.0])}, tx.init(params), params
+    )[1]
     policy = PolicyScale.create(LogMax(delay=2))
     return {
         "LossScale": (FULL, LossScale.create(FULL.rule)),
@@ -119,7 +127,9 @@ def test_flax_restore_into_other_rule_raises(flax, name) -> None:
 def test_numpy_settings_equal_python_numbers(flax) -> None:
     saved = LossScale.create(Rule(np.float32(8.0), growth_interval=np.int64(3)))
     jax.tree_util.tree_leaves_with_path(saved)
-    restored = flax.from_bytes(LossScale.create(Rule(8.0, growth_interval=3)), flax.to_bytes(saved))
+    restored = flax.from_bytes(
+        LossScale.create(Rule(8.0, growth_interval=3)), flax.to_bytes(saved)
+    )
     assert restored.state == saved.state
 
 
@@ -161,7 +171,10 @@ def test_orbax_restore_into_other_rule_raises(orbax, tmp_path, name) -> None:
     [
         Rule(),
         Rule(1000.0, delay=2, hysteresis=3, hysteresis_reset={"clean", "growth"}),
-        Rule(max_scale=math.inf, arithmetic=Arithmetic(backoff="divide", round_factors=True)),
+        Rule(
+            max_scale=math.inf,
+            arithmetic=Arithmetic(backoff="divide", round_factors=True),
+        ),
     ],
 )
 def test_exported_update_keeps_the_rule(rule) -> None:

@@ -47,9 +47,13 @@ def test_scales_are_bit_identical_to_flax(interval_and_low, exponent, history) -
     flax = importlib.import_module(FLAX)
     xs = np.full((STEPS, 2), 2.0**-10, np.float16)
     xs[: len(history)][np.array(history, bool)] = np.inf
-    chosen = dict(zip(("growth_interval", "minimum_scale"), interval_and_low, strict=True))
+    chosen = dict(
+        zip(("growth_interval", "minimum_scale"), interval_and_low, strict=True)
+    )
     chosen |= {"scale": jnp.float32(2.0**exponent), "fin_steps": jnp.int32(0)}
-    ours = compiled(dynamic_scale.DynamicScale)(dynamic_scale.DynamicScale(**chosen), xs)
+    ours = compiled(dynamic_scale.DynamicScale)(
+        dynamic_scale.DynamicScale(**chosen), xs
+    )
     theirs = compiled(flax.DynamicScale)(flax.DynamicScale(**chosen), xs)
     assert bits(ours[:2]) == bits(theirs[:2])
     (finite, _, grad), (wanted, _, expected) = ours[2], theirs[2]
@@ -75,9 +79,9 @@ def test_arguments_are_passed_through() -> None:
 
     def run(x):
         scale = dynamic_scale.DynamicScale(scale=8.0)
-        return scale.value_and_grad(lambda p: (p * x, x), has_aux=True, axis_name="d", grad=grad)(
-            2.0
-        )
+        return scale.value_and_grad(
+            lambda p: (p * x, x), has_aux=True, axis_name="d", grad=grad
+        )(2.0)
 
     result = jax.jit(jax.vmap(run, axis_name="d"))(jnp.array([1.0, 3.0]))
     assert (result.grad.tolist(), result.aux[0].tolist(), result.aux[1].tolist()) == (
@@ -96,10 +100,14 @@ def test_defaults_and_results_match_flax() -> None:
         k: float(v) for k, v in vars(theirs).items()
     }
     assert dynamic_scale.DynamicScaleResult._fields == flax.DynamicScaleResult._fields
-    result = jax.jit(ours.replace(scale=8.0).value_and_grad(lambda _, p, *, k: p * k, argnums=1))(
-        5.0, 2.0, k=3.0
-    )
-    assert (float(result.aux), float(result.grad), int(result.dynamic_scale.fin_steps)) == (
+    result = jax.jit(
+        ours.replace(scale=8.0).value_and_grad(lambda _, p, *, k: p * k, argnums=1)
+    )(5.0, 2.0, k=3.0)
+    assert (
+        float(result.aux),
+        float(result.grad),
+        int(result.dynamic_scale.fin_steps),
+    ) == (
         6.0,
         3.0,
         1,

@@ -1,4 +1,6 @@
-"""The integer product is the machine's arithmetic: any scale, any factor, ties and subnormals on purpose."""
+"""The integer product is the machine's arithmetic: any scale, any factor, ties and subnormals on
+purpose.
+"""
 
 import math
 from fractions import Fraction
@@ -24,7 +26,8 @@ def product32(bits, limbs, exponent):
 def ours(scale: float, value: float, how: str) -> float:
     limbs = FLOAT32.divisor_limbs if how == "divide" else FLOAT32.limbs
     bits = product32(
-        np.float32(scale).view(np.uint32), *exact_product.factor(FLOAT32, value, how, limbs)
+        np.float32(scale).view(np.uint32),
+        *exact_product.factor(FLOAT32, value, how, limbs),
     )
     return float(np.asarray(bits).view(np.float32))
 
@@ -39,7 +42,10 @@ float32s = st.integers(0, FLOAT32.infinity).map(
 subnormals = st.integers(0, 2**24).map(lambda bits: bits * 2.0**-149)
 small = st.integers(1, 40).map(float)
 factors = st.one_of(
-    st.floats(2.0**-40, 2.0**40), small, small.map(lambda n: 1 / n), st.floats(1.0, 2.0, width=32)
+    st.floats(2.0**-40, 2.0**40),
+    small,
+    small.map(lambda n: 1 / n),
+    st.floats(1.0, 2.0, width=32),
 )
 
 
@@ -48,7 +54,9 @@ factors = st.one_of(
 @example(9 * 2.0**-149, 6.0, "divide")  # a tie among subnormals
 @example(2.0**-149, 2.0, "divide")
 @example(3 * 2.0**-149, 2.0**-25, "multiply")
-@example(3.0, 3002403509676715 * 2.0**-50, "multiply")  # a tie of double, and then of float32
+@example(
+    3.0, 3002403509676715 * 2.0**-50, "multiply"
+)  # a tie of double, and then of float32
 @example(2.0**127, 2.0, "multiply")
 @example(math.inf, 0.5, "multiply")
 @example(0.0, 2.0, "multiply")
@@ -71,14 +79,25 @@ def test_doubling_and_halving_are_exact(scale, exponent, how) -> None:
     bits = product32(
         np.float32(scale).view(np.uint32), *exact_product.factor(FLOAT32, value, how, 0)
     )
-    assert float(np.asarray(bits).view(np.float32)) == round_to_float32(double(scale, value, how))
+    assert float(np.asarray(bits).view(np.float32)) == round_to_float32(
+        double(scale, value, how)
+    )
 
 
-@given(st.integers(2**23, 2**24 - 1), st.integers(2**23, 2**24 - 1), st.integers(-3, 3), HOW)
+@given(
+    st.integers(2**23, 2**24 - 1),
+    st.integers(2**23, 2**24 - 1),
+    st.integers(-3, 3),
+    HOW,
+)
 def test_double_rounding_ties(n, m, units, how) -> None:
-    """Factors for which the product in double lies within a few units of halfway between two float32 numbers."""
+    """Factors for which the product in double lies within a few units of halfway between two
+    float32 numbers.
+    """
     tie = Fraction(2 * m + 1, 2**24)
-    value = float(tie / Fraction(n, 2**23) if how == "multiply" else Fraction(n, 2**23) / tie)
+    value = float(
+        tie / Fraction(n, 2**23) if how == "multiply" else Fraction(n, 2**23) / tie
+    )
     value += units * math.ulp(value)
     scale = n / 2**23
     assert ours(scale, value, how) == round_to_float32(double(scale, value, how))
@@ -96,7 +115,8 @@ def test_float64_equals_double(scale, value, how) -> None:
     with enable_x64(True):
         limbs = FLOAT64.divisor_limbs if how == "divide" else FLOAT64.limbs
         bits = product64(
-            np.float64(scale).view(np.uint64), *exact_product.factor(FLOAT64, value, how, limbs)
+            np.float64(scale).view(np.uint64),
+            *exact_product.factor(FLOAT64, value, how, limbs),
         )
         result = float(np.asarray(bits).view(np.float64))
     assert result == double(scale, value, how)

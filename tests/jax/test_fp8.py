@@ -1,7 +1,7 @@
 """The state of an fp8 layer comes back as a gradient and is none: a loss scale leaves it as it is.
 
-What the forward pass measured does not depend on the loss scale, and what the backward pass measured is the
-loss scale times as large.
+What the forward pass measured does not depend on the loss scale, and what the backward pass
+measured is the loss scale times as large.
 """
 
 import functools
@@ -60,5 +60,8 @@ def test_parameters_beside_fp8_state_are_unscaled() -> None:
     grads = {"params": {"w": jnp.array([8.0])}, STATE: {"scale": jnp.array([8.0])}}
     for nest in (lambda tree: tree, lambda tree: {"model": [tree]}):
         unscaled = LossScale.create(Rule(init_scale=4.0)).unscale(nest(grads))
-        expected = {"params": {"w": jnp.array([2.0])}, STATE: {"scale": jnp.array([8.0])}}
+        expected = {
+            "params": {"w": jnp.array([2.0])},
+            STATE: {"scale": jnp.array([8.0])},
+        }
         assert bits(unscaled) == bits(nest(expected))

@@ -1,4 +1,6 @@
-"""What only a GPU can show of JAX. `make gpu` runs the tests marked gpu; on the CPU the same tests run dry."""
+"""What only a GPU can show of JAX. `make gpu` runs the tests marked gpu; on the CPU the same tests
+run dry.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +14,9 @@ from tests.jax.helpers import reference
 torch = pytest.importorskip("torch")
 
 gpu = pytest.mark.gpu
-on_both = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=gpu)], indirect=True)
+on_both = pytest.mark.parametrize(
+    "device", ["cpu", pytest.param("cuda", marks=gpu)], indirect=True
+)
 HISTORY = [i % 7 == 3 for i in range(200)]
 
 
@@ -38,9 +42,9 @@ def test_scan_matches_state_machine(device) -> None:
         scaler = scaler.update(found)
         return scaler, scaler.loss_scale
 
-    last, scales = jax.jit(lambda found: jax.lax.scan(step, LossScale.create(rule), found))(
-        jnp.array(HISTORY)
-    )
+    last, scales = jax.jit(
+        lambda found: jax.lax.scan(step, LossScale.create(rule), found)
+    )(jnp.array(HISTORY))
     states = reference(rule, HISTORY)
     assert np.asarray(scales).tolist() == [state.scale for state in states]
     assert last.state == states[-1]
@@ -52,9 +56,13 @@ unscale_compiled = jax.jit(LossScale.unscale)
 @on_both
 @pytest.mark.parametrize("scale", [2.0**-10, 2.0**16])
 def test_unscaled_gradients_match_torch_bits(device, scale) -> None:
-    exponents = np.arange(-100 if device == "cpu" else -149, 110)  # a CPU takes subnormals for 0
+    exponents = np.arange(
+        -100 if device == "cpu" else -149, 110
+    )  # a CPU takes subnormals for 0
     grads = (
-        1.2345678 * 2.0 ** exponents.repeat(3) * np.tile([1.0, -1.1, 1.7], len(exponents))
+        1.2345678
+        * 2.0 ** exponents.repeat(3)
+        * np.tile([1.0, -1.1, 1.7], len(exponents))
     ).astype(np.float32)
     inverse = torch.tensor(scale, device=device).double().reciprocal().float()
     expected = (torch.from_numpy(grads).to(device) * inverse).cpu().numpy()
@@ -68,7 +76,9 @@ def test_unscaled_gradients_match_torch_bits(device, scale) -> None:
 @gpu
 @pytest.mark.parametrize("device", ["cuda"], indirect=True)
 def test_gpu_keeps_subnormals(device) -> None:
-    assert float(jax.jit(LossScale.unscale)(at(2.0), jnp.float32(2.0**-126))) == 2.0**-127
+    assert (
+        float(jax.jit(LossScale.unscale)(at(2.0), jnp.float32(2.0**-126))) == 2.0**-127
+    )
     assert float(jax.jit(LossScale.unscale)(at(2.0**127), jnp.float32(2.0**126))) == 0.5
     assert float(jax.jit(LossScale.scale)(at(2.0**-127), jnp.float32(2.0))) == 2.0**-126
 

@@ -31,10 +31,12 @@ def test_value_and_grad_matches_flax(scale, poison) -> None:
     def fun(p, x):
         return loss(p, x * jnp.float16(poison)), {"aux": x}
 
-    ours = LossScale.from_state(Rule(growth_interval=2001), State(scale)).value_and_grad(
-        fun, has_aux=True
-    )(P, X)
-    theirs = DynamicScale(scale=jnp.float32(scale)).value_and_grad(fun, has_aux=True)(P, X)
+    ours = LossScale.from_state(
+        Rule(growth_interval=2001), State(scale)
+    ).value_and_grad(fun, has_aux=True)(P, X)
+    theirs = DynamicScale(scale=jnp.float32(scale)).value_and_grad(fun, has_aux=True)(
+        P, X
+    )
     assert float(ours.loss_scale.loss_scale) == float(theirs.dynamic_scale.scale)
     assert bool(ours.finite) == bool(theirs.finite)
     assert ours.aux[1]["aux"] is X
@@ -46,12 +48,18 @@ def test_value_and_grad_matches_flax(scale, poison) -> None:
 def test_loss_is_unscaled_despite_overflow() -> None:
     scaler = LossScale.from_state(Rule(), State(2.0**100))
     new, finite, value, _ = scaler.value_and_grad(lambda p: p * 2.0**100)(2.0)
-    assert (float(value), bool(finite), float(new.loss_scale)) == (2.0**101, False, 2.0**99)
+    assert (float(value), bool(finite), float(new.loss_scale)) == (
+        2.0**101,
+        False,
+        2.0**99,
+    )
 
 
 def test_overflow_during_unscale_is_found() -> None:
     scaler = LossScale.from_state(Rule(), State(2.0**-10))
-    result = scaler.value_and_grad(lambda p: p * jnp.float32(3e38) * 4)(jnp.float32(0.0))
+    result = scaler.value_and_grad(lambda p: p * jnp.float32(3e38) * 4)(
+        jnp.float32(0.0)
+    )
     assert not result.finite
     assert float(result.loss_scale.loss_scale) == 2.0**-11
 
@@ -60,7 +68,9 @@ def test_argnums_has_aux_and_keywords() -> None:
     def fun(a, b, *, c):
         return a * b * c, "static"[0] and c
 
-    differentiate = LossScale.create(RULE).value_and_grad(fun, argnums=(0, 1), has_aux=True)
+    differentiate = LossScale.create(RULE).value_and_grad(
+        fun, argnums=(0, 1), has_aux=True
+    )
     assert differentiate.__name__ == "fun"
     result = differentiate(2.0, 3.0, c=4.0)
     assert tuple(map(float, result.grad)) == (12.0, 8.0)
@@ -82,7 +92,10 @@ def test_worker_mean_is_computed_in_float32() -> None:
         [60.0, 62.0], jnp.float16
     )  # 65504 / 1024 is 63.97: the sum of both leaves float16
     result = jax.jit(jax.vmap(run, axis_name="d"))(near_the_top)
-    assert (result.finite.tolist(), result.grad.tolist()) == ([True, True], [61.0, 61.0])
+    assert (result.finite.tolist(), result.grad.tolist()) == (
+        [True, True],
+        [61.0, 61.0],
+    )
     assert result.grad.dtype == jnp.float32
 
 
@@ -95,11 +108,17 @@ def test_float32_gradients_stay_float32_with_x64() -> None:
 
 @pytest.mark.parametrize("place", range(0, 100, 7))
 def test_each_of_many_leaves_is_checked(place) -> None:
-    params = {f"layer{i}": {"w": jnp.ones(2)} for i in range(100)} | {"none": {}, "empty": None}
+    params = {f"layer{i}": {"w": jnp.ones(2)} for i in range(100)} | {
+        "none": {},
+        "empty": None,
+    }
     factor = {**params, f"layer{place}": {"w": jnp.array([1.0, math.inf])}}
 
     def loss(p):
-        return sum(jnp.sum(a * b) for a, b in zip(*map(jax.tree.leaves, (p, factor)), strict=True))
+        return sum(
+            jnp.sum(a * b)
+            for a, b in zip(*map(jax.tree.leaves, (p, factor)), strict=True)
+        )
 
     result = LossScale.create(RULE).value_and_grad(loss)(params)
     assert not result.finite

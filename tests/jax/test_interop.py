@@ -1,4 +1,6 @@
-"""After a conversion the other side goes on to the last bit: the real torch, flax and jmp, over random histories."""
+"""After a conversion the other side goes on to the last bit: the real torch, flax and jmp, over
+random histories.
+"""
 
 import functools
 import math
@@ -38,12 +40,16 @@ torch_rules = st.builds(
 
 @few
 @given(torch_rules, st.integers(-120, 120), st.integers(0, 5), histories, histories)
-def test_torch_resumes_in_both_directions(rule, exponent, tracker, before, after) -> None:
+def test_torch_resumes_in_both_directions(
+    rule, exponent, tracker, before, after
+) -> None:
     torch = pytest.importorskip("torch")
     state = State(1.5 * 2.0**exponent, tracker)
     theirs = torch.amp.GradScaler("cpu")
     theirs._lazy_init_scale_growth_tracker(torch.device("cpu"))
-    theirs.load_state_dict(interop.to_torch_state_dict(LossScale.from_state(rule, state)))
+    theirs.load_state_dict(
+        interop.to_torch_state_dict(LossScale.from_state(rule, state))
+    )
     for found, expected in zip(before, reference(rule, before, state), strict=True):
         torch_update(torch, theirs, found)
         assert (theirs.get_scale(), theirs._get_growth_tracker()) == (
@@ -83,13 +89,16 @@ def test_pending_scales_round_trip_through_torch(before, after) -> None:
     assert theirs.state_dict() == saved
     back = interop.from_torch_state_dict(theirs.state_dict(), rule)
     assert back.state == scaler.state
-    for found, expected in zip(after, reference(rule, after, scaler.state), strict=True):
+    for found, expected in zip(
+        after, reference(rule, after, scaler.state), strict=True
+    ):
         back = back.update(found)
         assert back.state == expected
 
 
 @pytest.mark.parametrize(
-    "missing", ["scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker"]
+    "missing",
+    ["scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker"],
 )
 def test_incomplete_state_dict_raises(missing) -> None:
     saved = interop.to_torch_state_dict(LossScale.create())
@@ -102,9 +111,17 @@ FLAX_RULES = [
     Rule(growth_interval=1),
     Rule(growth_interval=3),
     Rule(growth_factor=3.0, backoff_factor=0.25, growth_interval=2),
-    Rule(growth_factor=1.1, backoff_factor=0.7, growth_interval=2, min_scale=1.0, arithmetic=F32),
+    Rule(
+        growth_factor=1.1,
+        backoff_factor=0.7,
+        growth_interval=2,
+        min_scale=1.0,
+        arithmetic=F32,
+    ),
     Rule(growth_interval=4, min_scale=2.0**-126, max_scale=FP32.max_finite),
-    Rule(growth_interval=4, arithmetic=Arithmetic(backoff="divide")),  # by 2, which is times 0.5
+    Rule(
+        growth_interval=4, arithmetic=Arithmetic(backoff="divide")
+    ),  # by 2, which is times 0.5
 ]
 
 
@@ -123,7 +140,12 @@ def flax_scan(dynamic_scale, history):
 
 
 def assert_goes_on(
-    framework_scan, framework, rule: Rule, state: State, history: list[bool], largest: float
+    framework_scan,
+    framework,
+    rule: Rule,
+    state: State,
+    history: list[bool],
+    largest: float,
 ) -> None:
     """The framework's scale and count after every update, while the scale is in the promised range."""
     scales, counts = map(np.asarray, framework_scan(framework, padded(history)))
@@ -133,12 +155,17 @@ def assert_goes_on(
             return
         ours = ours.update(history[t])
         assert ours.state == expected
-        assert (float(scales[t]), int(counts[t])) == (expected.scale, expected.growth_tracker)
+        assert (float(scales[t]), int(counts[t])) == (
+            expected.scale,
+            expected.growth_tracker,
+        )
 
 
 @pytest.mark.framework("flax")
 @few
-@given(st.sampled_from(FLAX_RULES), st.integers(-125, 126), st.integers(0, 4), histories)
+@given(
+    st.sampled_from(FLAX_RULES), st.integers(-125, 126), st.integers(0, 4), histories
+)
 @example(FLAX_RULES[0], 10, 0, [False, False, True, False])
 @example(FLAX_RULES[1], 10, 2, [False] * 4)
 @example(FLAX_RULES[1], 10, 3, [False] * 4)  # past its interval: never grows, in both
@@ -146,7 +173,9 @@ def assert_goes_on(
 def test_flax_resumes_after_conversion(rule, exponent, tracker, history) -> None:
     state = State(1.25 * 2.0**exponent, tracker)
     framework = interop.to_flax(LossScale.from_state(rule, state))
-    assert_goes_on(flax_scan, framework, rule, state, history, 2.0**127 / rule.growth_factor)
+    assert_goes_on(
+        flax_scan, framework, rule, state, history, 2.0**127 / rule.growth_factor
+    )
 
 
 @pytest.mark.framework("flax")
@@ -176,7 +205,10 @@ def test_resume_from_flax_at_extreme_scales(
         ):  # flax: 0 * inf and g / 0 are not finite, so every step is now an overflow
             assert ours.state.scale == 0.0
             return
-        assert (ours.state.scale, ours.state.growth_tracker) == (float(scales[t]), int(counts[t]))
+        assert (ours.state.scale, ours.state.growth_tracker) == (
+            float(scales[t]),
+            int(counts[t]),
+        )
 
 
 @pytest.mark.framework("flax")
@@ -242,11 +274,19 @@ def jmp_eager(framework, history):
 @pytest.mark.framework("jmp")
 @pytest.mark.parametrize("jit", [True, False])
 @few
-@given(data=st.data(), exponent=st.one_of(st.just(0), st.integers(0, 126)), history=histories)
+@given(
+    data=st.data(),
+    exponent=st.one_of(st.just(0), st.integers(0, 126)),
+    history=histories,
+)
 def test_jmp_resumes_in_both_directions(jit, data, exponent, history) -> None:
-    rule = data.draw(st.sampled_from([rule for rule, where in JMP_RULES if jit in where]))
+    rule = data.draw(
+        st.sampled_from([rule for rule, where in JMP_RULES if jit in where])
+    )
     assume(jit or len(history) <= 4)  # eager jmp takes milliseconds an update
-    state = State(1.25 * 2.0**exponent, data.draw(st.integers(0, rule.growth_interval - 1)))
+    state = State(
+        1.25 * 2.0**exponent, data.draw(st.integers(0, rule.growth_interval - 1))
+    )
     framework = interop.to_jmp(LossScale.from_state(rule, state), jit=jit)
     run = jmp_scan if jit else lambda framework, flags: jmp_eager(framework, flags[:4])
     assert_goes_on(run, framework, rule, state, history, math.inf)
@@ -257,8 +297,13 @@ def test_jmp_resumes_in_both_directions(jit, data, exponent, history) -> None:
 
 @pytest.mark.framework("jmp")
 def test_fractional_factor_round_trips_through_jmp() -> None:
-    rule = Rule(growth_factor=1.5, backoff_factor=1 / 1.5, min_scale=1.0, arithmetic=RECIPROCAL)
-    assert interop.from_jmp(interop.to_jmp(LossScale.create(rule))).rule.growth_factor == 1.5
+    rule = Rule(
+        growth_factor=1.5, backoff_factor=1 / 1.5, min_scale=1.0, arithmetic=RECIPROCAL
+    )
+    assert (
+        interop.from_jmp(interop.to_jmp(LossScale.create(rule))).rule.growth_factor
+        == 1.5
+    )
 
 
 THIRDS = {"growth_factor": 3.0, "backoff_factor": 1 / 3}
@@ -293,13 +338,18 @@ FLAX, JMP = (
         JMP(Rule(min_scale=1.0, backoff_factor=0.25), "backoff_factor=0.25"),
         JMP(Rule(min_scale=1.0, **THIRDS), "backoff_factor=0.33"),
         JMP(JMP_RULES[3][0], "backoff_factor=0.33"),
-        JMP(Rule(min_scale=1.0, arithmetic=Arithmetic(keeps_finite=False)), "arithmetic="),
+        JMP(
+            Rule(min_scale=1.0, arithmetic=Arithmetic(keeps_finite=False)),
+            "arithmetic=",
+        ),
     ],
 )
 def test_unsupported_rule_raises(to, rule, text) -> None:
     with pytest.raises(ValueError, match=re.escape(text)) as error:
         to(LossScale.create(rule))
-    assert text.partition("=")[0] in str(error.value).partition(" of Rule")[0].split(", ")
+    assert text.partition("=")[0] in str(error.value).partition(" of Rule")[0].split(
+        ", "
+    )
 
 
 @pytest.mark.framework("flax", "jmp")
@@ -319,7 +369,9 @@ def test_jmp_impossible_growth_tracker_raises(count) -> None:
         ValueError, match=rf"^growth_tracker={count}: expected below growth_interval=3"
     ):
         interop.to_jmp(
-            LossScale.from_state(Rule(growth_interval=3, min_scale=1.0), State(8.0, count))
+            LossScale.from_state(
+                Rule(growth_interval=3, min_scale=1.0), State(8.0, count)
+            )
         )
 
 

@@ -29,12 +29,16 @@ DEEP = {name: [pytest.mark.deep] for name in ("haiku", "flax.linen", "flax.nnx")
 @pytest.mark.parametrize(
     "library",
     [
-        pytest.param(name, marks=[*DEEP.get(name, []), pytest.mark.framework(*IMPORTS[name])])
+        pytest.param(
+            name, marks=[*DEEP.get(name, []), pytest.mark.framework(*IMPORTS[name])]
+        )
         for name in IMPORTS
     ],
 )
 def test_documented_loop_runs(library) -> None:
-    test = doctest.DocTestParser().get_doctest(HEAD + LOOPS[library], {}, library, str(PAGE), 0)
+    test = doctest.DocTestParser().get_doctest(
+        HEAD + LOOPS[library], {}, library, str(PAGE), 0
+    )
     result = doctest.DocTestRunner().run(test)
     assert (result.attempted > 6, result.failed) == (True, 0)
 

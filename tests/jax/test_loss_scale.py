@@ -56,7 +56,9 @@ def scanned(rule: Rule, history: list[bool]) -> list[State]:
             float(scales[t].view(np.float32)),
             int(growth[t]),
             int(overflow[t]),
-            tuple(float(x) for x in pending[t].view(np.float32)[rule.delay - waiting[t] :]),
+            tuple(
+                float(x) for x in pending[t].view(np.float32)[rule.delay - waiting[t] :]
+            ),
         )
         for t in range(len(history))
     ]
@@ -74,10 +76,16 @@ def scanned(rule: Rule, history: list[bool]) -> list[State]:
 @example(Rule(2.0**-125, arithmetic=Arithmetic(flush_subnormals=True)), [True] * 3, 0)
 @example(Rule(min_scale=-0.0), [True], 0)
 @example(
-    Rule(1000.0, hysteresis=2, delay=3, growth_interval=2), [True, True, False, False, True] * 4, 2
+    Rule(1000.0, hysteresis=2, delay=3, growth_interval=2),
+    [True, True, False, False, True] * 4,
+    2,
 )
 @example(
-    Rule(growth_factor=3.0, backoff_factor=1 / 3, arithmetic=Arithmetic(backoff="reciprocal")),
+    Rule(
+        growth_factor=3.0,
+        backoff_factor=1 / 3,
+        arithmetic=Arithmetic(backoff="reciprocal"),
+    ),
     [True] * 9,
     0,
 )
@@ -92,7 +100,9 @@ def test_eager_and_scan_match_state_machine(rule, history, cut) -> None:
 @pytest.mark.parametrize("growth_test", ["==", ">="])
 def test_growth_tracker_past_interval(growth_test) -> None:
     rule = Rule(8.0, growth_interval=3, growth_test=growth_test)
-    assert eager(rule, [False] * 5, State(8.0, 3)) == reference(rule, [False] * 5, State(8.0, 3))
+    assert eager(rule, [False] * 5, State(8.0, 3)) == reference(
+        rule, [False] * 5, State(8.0, 3)
+    )
 
 
 def expressible() -> list[str]:
@@ -107,7 +117,9 @@ def expressible() -> list[str]:
 
 @jax.jit
 def scan_scaler(scaler, history):
-    return jax.lax.scan(lambda s, found: ((s := s.update(found)), s.newest), scaler, history)
+    return jax.lax.scan(
+        lambda s, found: ((s := s.update(found)), s.newest), scaler, history
+    )
 
 
 @pytest.mark.parametrize("name", expressible())
@@ -148,7 +160,9 @@ def test_synchronous_update_applies_newest_scale() -> None:
 @example(Rule(min_scale=1.0, max_scale=2.0**17), [True], 0.1, True, None)
 @example(Rule(), [True], math.nan, False, None)
 @example(Rule(), [True], 1e39, False, None)
-def test_override_matches_state_machine(rule, history, new_scale, synchronous, data) -> None:
+def test_override_matches_state_machine(
+    rule, history, new_scale, synchronous, data
+) -> None:
     cut = data.draw(st.integers(0, len(history))) if data else 1
     scaler, state = LossScale.create(rule), init(rule)
     for t, found in enumerate(history):
@@ -164,7 +178,9 @@ def test_override_matches_state_machine(rule, history, new_scale, synchronous, d
 def test_disabled_scale_stays_one(history) -> None:
     scaler = LossScale.create(Rule(min_scale=8.0, delay=2), enabled=False)
     assert scaler.state == init(scaler.rule)
-    final, newest = scan_scaler(scaler, np.array(history + [False] * (STEPS - len(history))))
+    final, newest = scan_scaler(
+        scaler, np.array(history + [False] * (STEPS - len(history)))
+    )
     assert set(np.asarray(newest).tolist()) == {1.0}
     assert final.state.scale == 1.0
 
@@ -182,10 +198,15 @@ def test_disabled_scale_still_checks_gradients() -> None:
 jitted_update = jax.jit(LossScale.update)
 
 
-@pytest.mark.parametrize("found", [math.nan, 1, -1.0, np.float32(1), np.bool_(1), math.inf])
+@pytest.mark.parametrize(
+    "found", [math.nan, 1, -1.0, np.float32(1), np.bool_(1), math.inf]
+)
 def test_found_inf_is_read_by_truth(found) -> None:
     assert float(LossScale.create().update(found).loss_scale) == 32768.0
-    assert float(jitted_update(LossScale.create(), np.float32(found)).loss_scale) == 32768.0
+    assert (
+        float(jitted_update(LossScale.create(), np.float32(found)).loss_scale)
+        == 32768.0
+    )
 
 
 def test_state_under_jit_names_the_arrays() -> None:
@@ -198,12 +219,18 @@ def test_tree_map_keeps_all_fields() -> None:
     scaler = LossScale.from_state(rule, State(1000.0, 5, 2, (250.0,)))
     again = jax.tree.map(lambda x: x, scaler)
     for field in dataclasses.fields(LossScale):
-        assert np.array_equal(getattr(again, field.name), getattr(scaler, field.name)), field.name
+        assert np.array_equal(
+            getattr(again, field.name), getattr(scaler, field.name)
+        ), field.name
     assert (
         len(jax.tree.leaves(scaler)) == len(dataclasses.fields(LossScale)) - 1
     )  # all but the rule
     flat, tree = jax.tree.flatten(scaler)
-    assert jax.tree.unflatten(tree, flat).state == scaler.state == State(1000.0, 5, 2, (250.0,))
+    assert (
+        jax.tree.unflatten(tree, flat).state
+        == scaler.state
+        == State(1000.0, 5, 2, (250.0,))
+    )
     assert jax.tree.unflatten(tree, flat).rule is rule
 
 
@@ -213,7 +240,11 @@ def test_update_keeps_dtypes_and_shapes() -> None:
     assert jax.tree.map(lambda x: (x.shape, x.dtype), scaler) == jax.tree.map(
         lambda x: (x.shape, x.dtype), after
     )
-    assert (scaler.loss_scale.dtype, scaler.growth_tracker.dtype, scaler.pending.shape) == (
+    assert (
+        scaler.loss_scale.dtype,
+        scaler.growth_tracker.dtype,
+        scaler.pending.shape,
+    ) == (
         "float32",
         "int32",
         (2,),
@@ -231,14 +262,17 @@ def test_donated_buffers() -> None:
 
 def test_vmap_over_scalers_and_flags() -> None:
     scaler = LossScale.create(Rule(growth_interval=1))
-    after = jax.vmap(LossScale.update, in_axes=(None, 0))(scaler, jnp.array([True, False]))
+    after = jax.vmap(LossScale.update, in_axes=(None, 0))(
+        scaler, jnp.array([True, False])
+    )
     assert after.loss_scale.tolist() == [32768.0, 131072.0]
     again = jax.vmap(LossScale.update)(after, jnp.array([False, True]))
     assert again.loss_scale.tolist() == [65536.0, 65536.0]
 
 
 SCALES = st.one_of(
-    st.floats(2.0**-100, 2.0**100, width=32), st.integers(-100, 120).map(lambda k: 2.0**k)
+    st.floats(2.0**-100, 2.0**100, width=32),
+    st.integers(-100, 120).map(lambda k: 2.0**k),
 )
 
 
@@ -257,7 +291,9 @@ def test_unscale_matches_torch_arithmetic(exponent, values) -> None:
     grads[np.abs(grads) < 1e-8] = 0
     with np.errstate(all="ignore"):
         expected = grads * np.float32(1.0 / np.float64(scale))
-        expected = np.where(np.abs(expected) < 2.0**-126, 0, expected)  # `subnormal_gradients`
+        expected = np.where(
+            np.abs(expected) < 2.0**-126, 0, expected
+        )  # `subnormal_gradients`
     for run in (LossScale.unscale, _unscale):
         got = np.asarray(run(at(scale), grads))
         assert np.where(np.abs(got) < 2.0**-126, 0, got).tolist() == expected.tolist()
@@ -268,9 +304,9 @@ def test_unscale_matches_torch_arithmetic(exponent, values) -> None:
 def test_other_scales_agree_with_torch(scale, value) -> None:
     product = np.float32(value) * np.float32(1.0 / np.float64(scale))
     for run in (LossScale.unscale, _unscale):
-        assert abs(np.float32(run(at(scale), np.float32(value))) - product) <= 2 * np.spacing(
-            product
-        )
+        assert abs(
+            np.float32(run(at(scale), np.float32(value))) - product
+        ) <= 2 * np.spacing(product)
 
 
 _unscale = jax.jit(LossScale.unscale)
@@ -288,15 +324,22 @@ def test_dtypes_match_torch() -> None:
     assert scaler.scale(tree)["complex"].tolist() == [1024.0] * 2
     assert scaler.unscale(tree)["complex"].tolist() == [2.0**-10] * 2
     for result in (scaler.scale(tree), scaler.unscale(tree)):
-        assert {k: v.dtype for k, v in result.items()} == {k: v.dtype for k, v in tree.items()}
+        assert {k: v.dtype for k, v in result.items()} == {
+            k: v.dtype for k, v in tree.items()
+        }
         assert result["n"] is tree["n"]
     wide = scaler.unscale(tree, widen=True)
-    assert (wide["half"].dtype, wide["bf"].dtype, wide["full"].dtype) == ("float32",) * 3
+    assert (wide["half"].dtype, wide["bf"].dtype, wide["full"].dtype) == (
+        "float32",
+    ) * 3
     assert (
         float(scaler.unscale(jnp.float16(2.0**-20), widen=True)) == 2.0**-30
     )  # float16 has no such number
     with enable_x64(True):
-        assert jax.eval_shape(scaler.unscale, jnp.ones(1, jnp.float64)).dtype == jnp.float64
+        assert (
+            jax.eval_shape(scaler.unscale, jnp.ones(1, jnp.float64)).dtype
+            == jnp.float64
+        )
         assert (
             LossScale.create(Rule(1.1, arithmetic=Arithmetic(dtype="float64"))).scale(
                 jnp.float64(1.0)
@@ -308,7 +351,9 @@ def test_dtypes_match_torch() -> None:
 def test_half_is_scaled_in_float32() -> None:
     x = np.float16(1.3)
     scale = np.float32(3.3)
-    assert float(at(float(scale)).scale(jnp.asarray(x))) == float(np.float16(np.float32(x) * scale))
+    assert float(at(float(scale)).scale(jnp.asarray(x))) == float(
+        np.float16(np.float32(x) * scale)
+    )
     assert at(2.0**16).scale(jnp.float16(1.0)) == math.inf
 
 
@@ -352,7 +397,10 @@ def test_loaded_nan_stays_inf_is_clamped() -> None:
     assert math.isnan(scaler.update(True).loss_scale)
     assert math.isnan(scaler.update(False).loss_scale)
     inf = LossScale.from_state(scaler.rule, State(math.inf))
-    assert [inf.update(flag).loss_scale for flag in (True, False)] == [math.inf, 2.0**20]
+    assert [inf.update(flag).loss_scale for flag in (True, False)] == [
+        math.inf,
+        2.0**20,
+    ]
 
 
 def test_override_under_jit() -> None:
@@ -375,7 +423,10 @@ FLOAT64, ROUNDED = Arithmetic(dtype="float64"), Arithmetic(round_factors=True)
             lambda: LossScale.create(Rule(arithmetic=FLOAT64)),
             "dtype='float64' without jax_enable_x64",
         ),
-        (lambda: LossScale.create(Rule(growth_interval=2**31)), "growth_interval=2147483648"),
+        (
+            lambda: LossScale.create(Rule(growth_interval=2**31)),
+            "growth_interval=2147483648",
+        ),
         (lambda: LossScale.create(Rule(hysteresis=2**31)), "hysteresis=2147483648"),
         (
             lambda: LossScale.create(Rule(growth_factor=1e39, arithmetic=ROUNDED)),

@@ -45,7 +45,10 @@ def arguments(draw):
 @settings(max_examples=examples(ms=100))  # each is compiled
 @given(arguments(), st.lists(st.booleans(), min_size=STEPS, max_size=STEPS))
 @example({"init_scale": 2.0**-125}, [True] * STEPS)
-@example({"init_scale": 2.0**126, "growth_interval": 1, "growth_factor": 4.0}, [False] * STEPS)
+@example(
+    {"init_scale": 2.0**126, "growth_interval": 1, "growth_factor": 4.0},
+    [False] * STEPS,
+)
 def test_scale_matches_reference_state_machine(given_arguments, flags) -> None:
     tx = dynamic_loss_scale(SGD, **given_arguments)
     bounds = {"min_scale": 2.0**-126, "max_scale": 2.0**127}
@@ -59,7 +62,9 @@ def test_scale_matches_reference_state_machine(given_arguments, flags) -> None:
 
         return jax.lax.scan(body, state, xs)[1]
 
-    scales, counts = run(tx.init(jnp.ones(())), np.where(flags, np.inf, 0.0).astype(np.float32))
+    scales, counts = run(
+        tx.init(jnp.ones(())), np.where(flags, np.inf, 0.0).astype(np.float32)
+    )
     expected = reference(rule, flags)
     assert np.asarray(scales).tolist() == [state.scale for state in expected]
     assert np.asarray(counts).tolist() == [state.growth_tracker for state in expected]
@@ -78,7 +83,9 @@ def test_skip_changes_nothing_step_matches_optimizer(adam, flags) -> None:
     state, inner = tx.init(P), plain.init(P)
     for t, found in enumerate(flags):
         true = {"w": jnp.array([0.25 * (t + 1), -1.0])}
-        scaled = NAN if found else jax.tree.map(lambda g, s=state.loss_scale: g * s, true)
+        scaled = (
+            NAN if found else jax.tree.map(lambda g, s=state.loss_scale: g * s, true)
+        )
         before = state
         updates, state = step(scaled, state, P)
         if found:
@@ -93,9 +100,14 @@ def test_skip_changes_nothing_step_matches_optimizer(adam, flags) -> None:
 
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
 def test_half_parameters_are_optimized_in_float32(dtype) -> None:
-    tx, params = dynamic_loss_scale(optax.adamw(0.1), 2.0**20), {"w": jnp.ones(2, dtype)}
+    tx, params = (
+        dynamic_loss_scale(optax.adamw(0.1), 2.0**20),
+        {"w": jnp.ones(2, dtype)},
+    )
     state = tx.init(params)
-    updates, after = jax.jit(tx.update)({"w": jnp.full(2, 2.0**-10, dtype)}, state, params)
+    updates, after = jax.jit(tx.update)(
+        {"w": jnp.full(2, 2.0**-10, dtype)}, state, params
+    )
     assert float(after.inner_state[0].mu["w"][0]) == pytest.approx(0.1 * 2.0**-30)
     assert updates["w"].dtype == jnp.float32
     assert optax.apply_updates(params, updates)["w"].dtype == dtype
@@ -160,14 +172,18 @@ def test_vmap_gives_each_member_its_scale() -> None:
 def test_overflow_skips_on_mapped_axis() -> None:
     tx = dynamic_loss_scale(SGD, 1024.0, axis_name="d")
     grads = jnp.array([[1024.0, 2048.0], [1024.0, math.inf]])
-    updates, state = jax.jit(jax.vmap(lambda g: tx.update(g, tx.init(g)), axis_name="d"))(grads)
+    updates, state = jax.jit(
+        jax.vmap(lambda g: tx.update(g, tx.init(g)), axis_name="d")
+    )(grads)
     assert updates.tolist() == [[0.0, 0.0]] * 2
     assert state.loss_scale.tolist() == [512.0, 512.0]
 
 
 WRAPPED = {
     "chain": lambda: optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(0.1)),
-    "inject_hyperparams": lambda: optax.inject_hyperparams(optax.adam)(learning_rate=0.1),
+    "inject_hyperparams": lambda: optax.inject_hyperparams(optax.adam)(
+        learning_rate=0.1
+    ),
     "schedule_free": lambda: optax.contrib.schedule_free_adamw(0.1, warmup_steps=2),
     "muon": lambda: optax.contrib.muon(0.1),
     "multi_transform": lambda: optax.multi_transform(
@@ -210,7 +226,9 @@ def test_overflow_skips_its_window_only(place) -> None:
 
 
 def test_window_mean_is_unscaled_once() -> None:
-    scales, p = micro_batches(MultiSteps(dynamic_loss_scale(SGD, 8.0, 1), 2), [1.0, 3.0, 5.0, 7.0])
+    scales, p = micro_batches(
+        MultiSteps(dynamic_loss_scale(SGD, 8.0, 1), 2), [1.0, 3.0, 5.0, 7.0]
+    )
     assert scales == [8.0, 16.0, 16.0, 32.0]
     assert p == -(2.0 + 6.0)
 
@@ -235,7 +253,9 @@ def test_half_loss_is_scaled_in_float32() -> None:
 
 
 def test_exported_step_can_be_called() -> None:
-    tx = dynamic_loss_scale(optax.GradientTransformation(lambda p: p, lambda g, s, p=None: (g, s)))
+    tx = dynamic_loss_scale(
+        optax.GradientTransformation(lambda p: p, lambda g, s, p=None: (g, s))
+    )
     arguments = (P, tx.init(P))
     pytest.importorskip("flatbuffers", reason="jax.export needs it")
     exported = export.export(jax.jit(tx.update))(*arguments)

@@ -38,17 +38,27 @@ def name(policy: Policy) -> str:
 
 
 def histories(runs: int = RUNS) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Flags, amax and shares, (runs, STEPS) each: magnitudes of every binade, zeros, subnormals and infinities."""
+    """Flags, amax and shares, (runs, STEPS) each: magnitudes of every binade, zeros, subnormals and
+    infinities.
+    """
     draw, shape = np.random.default_rng(0), (runs, STEPS)
-    odd = draw.choice([0.0, 2.0**-149, 2.0**-127, 2.0**-126, 65504.0, 65504.0 / 2, np.inf], shape)
+    odd = draw.choice(
+        [0.0, 2.0**-149, 2.0**-127, 2.0**-126, 65504.0, 65504.0 / 2, np.inf], shape
+    )
     wide = 2.0 ** draw.uniform(-126, 127, shape)
     near = 2.0 ** draw.uniform(-4, 4, shape)
     amax = np.choose(draw.integers(0, 3, shape), [odd, wide, near]).astype(np.float32)
-    return draw.random(shape) < 0.2, amax, draw.choice([0.0, 1e-6, 1e-5, 1e-4, 1.0], shape)
+    return (
+        draw.random(shape) < 0.2,
+        amax,
+        draw.choice([0.0, 1e-6, 1e-5, 1e-4, 1.0], shape),
+    )
 
 
 @jax.jit
-def scanned(scale: PolicyScale, found: jax.Array, amax: jax.Array, share: jax.Array) -> Any:
+def scanned(
+    scale: PolicyScale, found: jax.Array, amax: jax.Array, share: jax.Array
+) -> Any:
     def step(carry: PolicyScale, row: Any) -> Any:
         after = carry.update(*row)
         return after, after
@@ -58,15 +68,26 @@ def scanned(scale: PolicyScale, found: jax.Array, amax: jax.Array, share: jax.Ar
 
 def in_jax(policy: Policy, found: Any, amax: Any, share: Any) -> np.ndarray:
     """Every number of the state after each update, (runs, STEPS, numbers)."""
-    rows = (jnp.array(found), jnp.array(amax, jnp.float32), jnp.array(share, jnp.float32))
-    _, after = jax.vmap(scanned, in_axes=(None, 0, 0, 0))(PolicyScale.create(policy), *rows)
-    return np.stack([np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(after)], axis=-1)
+    rows = (
+        jnp.array(found),
+        jnp.array(amax, jnp.float32),
+        jnp.array(share, jnp.float32),
+    )
+    _, after = jax.vmap(scanned, in_axes=(None, 0, 0, 0))(
+        PolicyScale.create(policy), *rows
+    )
+    return np.stack(
+        [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(after)], axis=-1
+    )
 
 
 def in_core(policy: Policy, found: Any, amax: Any, share: Any) -> np.ndarray:
     runs = zip(found, amax, share, strict=True)
     return np.array(
-        [[flatten(state) for state in states(policy, map(Observation, *run))] for run in runs]
+        [
+            [flatten(state) for state in states(policy, map(Observation, *run))]
+            for run in runs
+        ]
     )
 
 
@@ -81,11 +102,14 @@ def test_log_max_matches_core_approximately(policy: Policy) -> None:
     amax = 2.0 ** np.random.default_rng(1).uniform(-12, 12, found.shape)
     amax[: RUNS // 2] = amax[: RUNS // 2, :1]  # no deviation: the worst case
     ours, core = (side(policy, found, amax, share) for side in (in_jax, in_core))
-    # sigma is the root of a difference of squares: half of their digits, times 3.09, in the exponent. It comes back
-    # into the averages by way of the scale that overflowed.
+    # sigma is the root of a difference of squares: half of their digits, times 3.09, in the
+    # exponent. It comes back into the averages by way of the scale that overflowed.
     np.testing.assert_allclose(np.log2(ours[..., 0]), np.log2(core[..., 0]), atol=0.1)
     np.testing.assert_allclose(
-        ours[..., 1 + policy.delay :], core[..., 1 + policy.delay :], rtol=1e-3, atol=0.02
+        ours[..., 1 + policy.delay :],
+        core[..., 1 + policy.delay :],
+        rtol=1e-3,
+        atol=0.02,
     )
 
 
@@ -94,7 +118,9 @@ def test_initial_state_matches_core_and_types(policy: Policy) -> None:
     scale = PolicyScale.create(policy)
     leaves = jax.tree.leaves(scale)
     assert [leaf.item() for leaf in leaves] == flatten(init(policy))
-    after = jax.eval_shape(lambda: scale.update(found_inf=False, amax=1.0, saturated=0.0))
+    after = jax.eval_shape(
+        lambda: scale.update(found_inf=False, amax=1.0, saturated=0.0)
+    )
     assert jax.tree.structure(after) == jax.tree.structure(scale)
     assert [(leaf.dtype, leaf.weak_type) for leaf in jax.tree.leaves(after)] == [
         (a.dtype, False) for a in leaves
@@ -108,7 +134,10 @@ def test_update_is_traced_once_with_donation() -> None:
         traces.append(1)
         return scale.update(found)
 
-    jitted, scale = jax.jit(update, donate_argnums=0), PolicyScale.create(Probe(growth_interval=1))
+    jitted, scale = (
+        jax.jit(update, donate_argnums=0),
+        PolicyScale.create(Probe(growth_interval=1)),
+    )
     for found in (False, True, False):
         scale = jitted(scale, jnp.array(found))
     assert len(traces) == 1
@@ -117,7 +146,9 @@ def test_update_is_traced_once_with_donation() -> None:
 
 def test_flag_truth_and_missing_observation() -> None:
     scale = PolicyScale.create(Deduplicated(init_scale=8.0))
-    assert [float(scale.update(flag).loss_scale) for flag in (jnp.nan, 1.0, -1.0, 0.0)] == [
+    assert [
+        float(scale.update(flag).loss_scale) for flag in (jnp.nan, 1.0, -1.0, 0.0)
+    ] == [
         4,
         4,
         4,

@@ -33,7 +33,9 @@ def test_all_finite_matches_numpy(tree) -> None:
 @st.composite
 def many_leaves(draw):
     """A nested tree of up to 200 leaves: floats, integers, empty arrays, and empty containers."""
-    kinds = st.sampled_from([np.ones(3), np.ones((), np.float16), np.arange(2), np.ones((0, 2))])
+    kinds = st.sampled_from(
+        [np.ones(3), np.ones((), np.float16), np.arange(2), np.ones((0, 2))]
+    )
     count = draw(st.integers(65, 200))
     leaves = [draw(kinds) for _ in range(count)]
     return {"a": {"b": leaves[::2], "none": None}, "c": ({"d": leaves[1::2]}, [], {})}
@@ -43,7 +45,9 @@ def many_leaves(draw):
 @given(many_leaves(), st.data())
 def test_one_of_many_leaves_is_found(tree, data) -> None:
     leaves, structure = jax.tree.flatten(tree)
-    floats = [i for i, leaf in enumerate(leaves) if leaf.size and leaf.dtype.kind == "f"]
+    floats = [
+        i for i, leaf in enumerate(leaves) if leaf.size and leaf.dtype.kind == "f"
+    ]
     assert all_finite(tree)
     if not floats:
         return
@@ -102,7 +106,10 @@ def test_non_array_leaves_are_ignored(other) -> None:
     assert all_finite({"w": jnp.array([1.0]), "other": other})
     tree = {"w": jnp.array([math.inf]), "other": other}
     assert not all_finite(tree)
-    for result in (LossScale.create().scale(tree), LossScale.create().unscale(tree, widen=True)):
+    for result in (
+        LossScale.create().scale(tree),
+        LossScale.create().unscale(tree, widen=True),
+    ):
         assert result["other"] is other
     chosen = select_tree(jnp.bool_(0), {**tree, "w": jnp.zeros(1)}, tree)
     assert (chosen["other"], chosen["w"].tolist()) == (other, [math.inf])
@@ -130,7 +137,9 @@ def test_torch_tensor_leaf_raises() -> None:
 def test_select_tree_keeps_equal_static_leaves() -> None:
     tree = {"p": 0.5, "inference": False, "name": "relu", "w": jnp.ones(2)}
     same = select_tree(jnp.bool_(1), tree, {**tree, "name": "".join(["re", "lu"])})
-    assert {k: type(v) for k, v in same.items()} == {k: type(v) for k, v in tree.items()}
+    assert {k: type(v) for k, v in same.items()} == {
+        k: type(v) for k, v in tree.items()
+    }
     assert same["w"] is tree["w"]
     assert select_tree(jnp.bool_(0), 1.0, 2.0) == 2.0
 

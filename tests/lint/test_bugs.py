@@ -1,4 +1,6 @@
-"""The wrong loops of `experiments.bugs`, read and not run: what the source shows is found, and no right loop."""
+"""The wrong loops of `experiments.bugs`, read and not run: what the source shows is found, and no
+right loop.
+"""
 
 import ast
 import json
@@ -99,7 +101,9 @@ def test_every_corpus_step_is_classified() -> None:
 
 
 def test_rule_checks_match_corpus_checks() -> None:
-    pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
+    pytest.importorskip(
+        "torch", reason="pip install -c constraints.txt 'ampsim[torch]'"
+    )
     import experiments.bugs.loops as corpus
 
     checks = {name: corpus.BUGS[name].check for name in STATIC}
@@ -108,9 +112,14 @@ def test_rule_checks_match_corpus_checks() -> None:
     assert apart == {"nerfacc_307_never_unscaled"}
 
 
-@pytest.mark.parametrize("files", [["experiments/bugs/trainer.py", "tests/testing/loops.py"]])
+@pytest.mark.parametrize(
+    "files", [["experiments/bugs/trainer.py", "tests/testing/loops.py"]]
+)
 def test_correct_loops_have_no_findings(files: list[str]) -> None:
-    assert lint(source(*files), codes={code for code, rule in RULES.items() if rule.check}) == []
+    assert (
+        lint(source(*files), codes={code for code, rule in RULES.items() if rule.check})
+        == []
+    )
 
 
 WRONG_ON_PURPOSE = ("bugs", "census_reports")
@@ -124,11 +133,15 @@ def test_own_loops_have_no_findings() -> None:
 
 
 def test_lightning_clip_of_scaled_gradients() -> None:
-    """Lightning unscales in the optimizer's step, behind the clip of its page on manual optimization."""
+    """Lightning unscales in the optimizer's step, behind the clip of its page on manual
+    optimization.
+    """
     assert [each.code for each in lint(LIGHTNING.read_text())] == ["AMP103"]
 
 
-with lzma.open(ROOT / "tests" / "testing" / "outsiders.jsonl.xz", "rt", encoding="utf-8") as lines:
+with lzma.open(
+    ROOT / "tests" / "testing" / "outsiders.jsonl.xz", "rt", encoding="utf-8"
+) as lines:
     OUTSIDERS = [json.loads(line) for line in lines]
 
 

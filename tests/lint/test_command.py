@@ -23,14 +23,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_finding_prints_line_and_exits_1(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_finding_prints_line_and_exits_1(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["wrong.py", "right.py"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith(f"wrong.py:{LINE}:5: AMP101 warning: scheduler.step()")
     assert not any("right.py" in line for line in lines)
 
 
-def test_last_line_counts_what_was_read(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_last_line_counts_what_was_read(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name in ("model.py", "data.py"):
         (folder / name).write_text("import torch\n")
     assert main(["right.py", "model.py", "data.py"]) == 0
@@ -44,10 +48,14 @@ def test_notes_alone_exit_0(folder: Path, capsys: pytest.CaptureFixture[str]) ->
     assert ": AMP102 note: ema " in capsys.readouterr().out
 
 
-def test_notebook_is_refused_by_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_notebook_is_refused_by_name(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (folder / "train.ipynb").write_text("{}")
     assert main(["train.ipynb"]) == 2
-    assert "train.ipynb:1:1: a notebook: expected Python source" in capsys.readouterr().err
+    assert (
+        "train.ipynb:1:1: a notebook: expected Python source" in capsys.readouterr().err
+    )
 
 
 def test_hidden_and_tool_folders_are_skipped(
@@ -59,7 +67,9 @@ def test_hidden_and_tool_folders_are_skipped(
         (folder / name / "train.py").write_text(WRONG)
     (folder / "notes.txt").write_text(WRONG)
     assert main([".", "wrong.py"]) == 1
-    found = [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()[:-2]]
+    found = [
+        line.partition(":")[0] for line in capsys.readouterr().out.splitlines()[:-2]
+    ]
     assert found == ["wrong.py", "deep/er/train.py"]
 
 
@@ -98,7 +108,11 @@ def test_comment_suppresses_its_line(folder: Path, comment: str, status: int) ->
     ],
 )
 def test_select_and_ignore_options(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, table: str, options: list[str], status: int
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    table: str,
+    options: list[str],
+    status: int,
 ) -> None:
     (folder / "deep" / "er").mkdir(parents=True)
     (folder / "deep" / "pyproject.toml").write_text(f"[tool.ampsim]\n{table}\n")
@@ -126,7 +140,9 @@ def test_invalid_setting_is_reported(
     assert said in capsys.readouterr().err
 
 
-def test_json_has_check_reason_and_thread(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_check_reason_and_thread(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["--json", "wrong.py"]) == 1
     output = json.loads(capsys.readouterr().out)
     (found,) = output["findings"]
@@ -148,7 +164,9 @@ def test_json_has_check_reason_and_thread(folder: Path, capsys: pytest.CaptureFi
     assert json.loads(capsys.readouterr().out) == read
 
 
-def test_annotations_of_github(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_annotations_of_github(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (folder / "a,b%.py").write_text(WRONG)
     assert main(["--format", "github", "a,b%.py"]) == 1
     assert capsys.readouterr().out.startswith(
@@ -165,7 +183,10 @@ ODD = {
         b"scaler = '\xff'\n",
         "expected Python source in its declared encoding, or UTF-8",
     ),
-    "an encoding that there is not": (b"# coding: martian\nscaler = 1\n", "expected Python source"),
+    "an encoding that there is not": (
+        b"# coding: martian\nscaler = 1\n",
+        "expected Python source",
+    ),
     "a zero byte": (b"scaler = 1\0\n", "expected Python"),
     "nested too deeply": (b"scaler = " + b"(" * 3000 + b")" * 3000 + b"\n", "expected"),
     "a long sum": (b"scaler = " + b"1 + " * 30000 + b"1\n", "expected"),
@@ -198,19 +219,26 @@ def test_odd_files_that_are_python(folder: Path, data: bytes) -> None:
     assert main(["odd.py"]) == 1
 
 
-def test_empty_missing_and_no_files(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_empty_missing_and_no_files(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (folder / "empty.py").write_bytes(b"")
     assert main(["empty.py"]) == 0
     assert main(["no.py"]) == 2
     assert "no.py:1:1: No such file or directory" in capsys.readouterr().err
     assert main([]) == 2
-    assert "expected a file or a folder, e.g. ampsim lint train.py" in capsys.readouterr().err
+    assert (
+        "expected a file or a folder, e.g. ampsim lint train.py"
+        in capsys.readouterr().err
+    )
 
 
 def test_undecodable_standard_input_is_reported(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "ampsim", "lint", "-"]
     text = b"scaler = '\xff'"
-    done = subprocess.run(command, cwd=tmp_path, input=text, capture_output=True, check=False)  # noqa: S603
+    done = subprocess.run(  # noqa: S603
+        command, cwd=tmp_path, input=text, capture_output=True, check=False
+    )
     assert (done.returncode, b"expected Python source" in done.stderr) == (2, True)
     assert b"Traceback" not in done.stderr
 
@@ -222,7 +250,9 @@ def test_closed_pipe_keeps_exit_status(tmp_path: Path) -> None:
         command = [sys.executable, "-m", "ampsim", "lint", str(tmp_path / "many.py")]
         reader, writer = os.pipe()
         os.close(reader)
-        done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False)  # noqa: S603
+        done = subprocess.run(  # noqa: S603
+            command, stdout=writer, stderr=subprocess.PIPE, check=False
+        )
         os.close(writer)
         assert (done.returncode, done.stderr) == (1, b"")
 
@@ -244,6 +274,7 @@ def test_standard_input_is_linted(tmp_path: Path) -> None:
     done = subprocess.run(  # noqa: S603
         command, cwd=tmp_path, input=WRONG, capture_output=True, text=True, check=False
     )
-    assert (done.returncode, done.stdout.partition(" ")[0]) == (1, f"<stdin>:{LINE}:5:"), (
-        done.stderr
-    )
+    assert (done.returncode, done.stdout.partition(" ")[0]) == (
+        1,
+        f"<stdin>:{LINE}:5:",
+    ), done.stderr

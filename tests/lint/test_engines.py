@@ -1,4 +1,6 @@
-"""Libraries that own a part of the loop: Lightning's manual optimization, accelerate, pipelines, flax.nnx."""
+"""Libraries that own a part of the loop: Lightning's manual optimization, accelerate, pipelines,
+flax.nnx.
+"""
 
 import pytest
 
@@ -27,7 +29,9 @@ lightning.Trainer(precision="{precision}").fit(Gan())
         ("pass", "16-mixed", []),
     ],
 )
-def test_lightning_clips_scaled_gradients(clip: str, precision: str, codes: list[str]) -> None:
+def test_lightning_clips_scaled_gradients(
+    clip: str, precision: str, codes: list[str]
+) -> None:
     text = LIGHTNING.format(clip=clip, between="pass", precision=precision)
     assert [each.code for each in lint(text)] == codes
 
@@ -47,7 +51,10 @@ for batch in loader:
     ("clip", "found"),
     [
         ("accelerator.clip_grad_norm_(model.parameters(), 1.0)", True),
-        ("if accelerator.sync_gradients: accelerator.clip_grad_norm_(params, 1.0)", False),
+        (
+            "if accelerator.sync_gradients: accelerator.clip_grad_norm_(params, 1.0)",
+            False,
+        ),
     ],
 )
 def test_accelerate_clips_once_per_window(clip: str, found: bool) -> None:
@@ -88,7 +95,10 @@ def train_step(state, batch):
     ("select", "lines"),
     [
         ("pass", [2]),
-        ("params = jax.tree.map(lambda a, b: jnp.where(is_finite, a, b), params, old)", []),
+        (
+            "params = jax.tree.map(lambda a, b: jnp.where(is_finite, a, b), params, old)",
+            [],
+        ),
         ("params = jax.lax.cond(is_finite, new, old)", []),
     ],
 )
@@ -98,7 +108,9 @@ def test_optax_update_needs_the_flag(select: str, lines: list[int]) -> None:
 
 
 def test_nnx_flag_is_only_logged() -> None:
-    text = NNX.format(result="loss").replace("    return", "    log(is_finite)\n    return")
+    text = NNX.format(result="loss").replace(
+        "    return", "    log(is_finite)\n    return"
+    )
     assert [each.line for each in lint(text, codes=["AMP118"])] == [3]
 
 

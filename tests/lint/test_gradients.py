@@ -33,7 +33,11 @@ def test_norm_before_conditional_unscale_is_flagged() -> None:
         "if most is not None:",
         "    scaler.unscale_(optimizer)",
     ]
-    lines += ["clip(model.parameters(), most)", "scaler.step(optimizer)", "scaler.update()"]
+    lines += [
+        "clip(model.parameters(), most)",
+        "scaler.step(optimizer)",
+        "scaler.update()",
+    ]
     text = clip + MAKES + LOOP + "".join(f"    {line}\n" for line in lines)
     assert [each.code for each in lint(text)] == ["AMP106"]
     assert lint(text.replace("if most is not None", "if True")) == []
@@ -56,7 +60,8 @@ def test_last_batch_condition_is_recognized(end: str, found: bool) -> None:
 
 def test_clipping_is_recognized_by_name() -> None:
     assert [
-        each.code for each in lint(f"{MAKES}{LOOP}    clip_gradient(optimizer, 0.5)\n{END}")
+        each.code
+        for each in lint(f"{MAKES}{LOOP}    clip_gradient(optimizer, 0.5)\n{END}")
     ] == ["AMP103"]
     unscales = (
         "def clip_gradient(optimizer):\n"
@@ -64,11 +69,10 @@ def test_clipping_is_recognized_by_name() -> None:
         "    clip_grad_norm_(model.parameters(), 1)\n"
     )
     assert lint(f"{unscales}{MAKES}{LOOP}    clip_gradient(optimizer)\n{END}") == []
-    cuts = (
-        "def clip_gradient(optimizer):\n    for p in params:\n        p.grad.data.clamp_(-1, 1)\n"
-    )
+    cuts = "def clip_gradient(optimizer):\n    for p in params:\n        p.grad.data.clamp_(-1, 1)\n"
     assert [
-        each.code for each in lint(f"{cuts}{MAKES}{LOOP}    clip_gradient(optimizer)\n{END}")
+        each.code
+        for each in lint(f"{cuts}{MAKES}{LOOP}    clip_gradient(optimizer)\n{END}")
     ] == ["AMP106"]
 
 
@@ -88,7 +92,11 @@ def test_apex_unscales_at_block_end(indent: str, found: bool) -> None:
     ("old", "new", "found"),
     [
         ("for epoch in range(10):", "for epoch in forever():", True),
-        ("for epoch in range(10):\n    optimizer.zero_grad()", "for epoch in range(10):", False),
+        (
+            "for epoch in range(10):\n    optimizer.zero_grad()",
+            "for epoch in range(10):",
+            False,
+        ),
         ("% window == 0", "% window == 0 or index + 1 == len(loader)", False),
         ("for epoch in range(10):", "def train_epoch():", True),
         ("for epoch in range(10):", "def train():", False),

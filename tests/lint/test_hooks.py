@@ -13,7 +13,9 @@ yaml = pytest.importorskip("yaml", reason="pip install pyyaml")
 ROOT = Path(__file__).parents[2]
 
 
-def run(command: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+def run(
+    command: str, folder: Path, **variables: str
+) -> subprocess.CompletedProcess[str]:
     """Run a shell command in a folder with ``ampsim`` from this repository on the path."""
     script = folder / "bin" / "ampsim"
     script.parent.mkdir()
@@ -23,7 +25,11 @@ def run(command: str, folder: Path, **variables: str) -> subprocess.CompletedPro
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PATH": path} | variables
     (folder / "train.py").write_text(RULES["AMP111"].wrong)
     return subprocess.run(  # noqa: S603
-        ["/bin/sh", "-c", command], cwd=folder, env=environment, capture_output=True, text=True
+        ["/bin/sh", "-c", command],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
     )
 
 
@@ -43,7 +49,9 @@ def action() -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
     inputs = {name: each["default"] for name, each in read["inputs"].items()}
     for step in (lint, check):
         assert "${{" not in step["run"], "an input in a command's text can run anything"
-        assert set(step["env"].values()) <= {f"${{{{ inputs.{name} }}}}" for name in inputs}
+        assert set(step["env"].values()) <= {
+            f"${{{{ inputs.{name} }}}}" for name in inputs
+        }
     return inputs, lint, check
 
 
@@ -55,7 +63,9 @@ def test_action_annotates_a_finding(tmp_path: Path) -> None:
 
 
 def test_action_checks_a_scaler(tmp_path: Path) -> None:
-    pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
+    pytest.importorskip(
+        "torch", reason="pip install -c constraints.txt 'ampsim[torch]'"
+    )
     inputs, _, check = action()
     summary = tmp_path / "summary.md"
     chosen = {

@@ -1,4 +1,6 @@
-"""What the lines of a loop mean: whose names they are, on which way they lie, what a function or a class brings in."""
+"""What the lines of a loop mean: whose names they are, on which way they lie, what a function or a
+class brings in.
+"""
 
 import pytest
 

@@ -1,4 +1,6 @@
-"""What the docs say of the rules' precision is what the judged findings say, and no rule is imprecise."""
+"""What the docs say of the rules' precision is what the judged findings say, and no rule is
+imprecise.
+"""
 
 import json
 from collections import Counter
@@ -11,7 +13,9 @@ from figures.derived_numbers import wilson
 
 DOCS = Path(__file__).parents[2] / "docs/lint"
 PAGE = DOCS.parent / "evaluation-lint.md"
-_, *FINDINGS = [json.loads(line) for line in (DOCS / "measured.jsonl").read_text().splitlines()]
+_, *FINDINGS = [
+    json.loads(line) for line in (DOCS / "measured.jsonl").read_text().splitlines()
+]
 LEAST = 0.9
 
 
@@ -29,12 +33,17 @@ def row(code: str) -> str:
     true, judged = counts(code, "")
     low, high = wilson(true, judged)
     parts = [
-        f"{of} of {n}" if n else "" for of, n in (counts(code, "corpus"), counts(code, "unseen"))
+        f"{of} of {n}" if n else ""
+        for of, n in (counts(code, "corpus"), counts(code, "unseen"))
     ]
-    return f"| {code} {RULES[code].name} | {' | '.join(parts)} | {low:.2f} to {high:.2f} |"
+    return (
+        f"| {code} {RULES[code].name} | {' | '.join(parts)} | {low:.2f} to {high:.2f} |"
+    )
 
 
-CODES = sorted({each["code"] for each in FINDINGS} & RULES.keys())  # a rule may have left
+CODES = sorted(
+    {each["code"] for each in FINDINGS} & RULES.keys()
+)  # a rule may have left
 
 
 @pytest.mark.parametrize("code", CODES)
@@ -62,15 +71,23 @@ def test_measured_findings_name_their_source() -> None:
         assert len(each["commit"]) == 40
         assert each["true"] or each["why"]
     assert (
-        max(Counter((e["repository"], e["path"], e["line"], e["code"]) for e in FINDINGS).values())
+        max(
+            Counter(
+                (e["repository"], e["path"], e["line"], e["code"]) for e in FINDINGS
+            ).values()
+        )
         == 1
     )
 
 
-CONFIRMED = [json.loads(line) for line in (DOCS / "confirmed.jsonl").read_text().splitlines()]
+CONFIRMED = [
+    json.loads(line) for line in (DOCS / "confirmed.jsonl").read_text().splitlines()
+]
 
 
-@pytest.mark.parametrize("code", sorted({each["code"] for each in CONFIRMED[1:]} & RULES.keys()))
+@pytest.mark.parametrize(
+    "code", sorted({each["code"] for each in CONFIRMED[1:]} & RULES.keys())
+)
 def test_second_table_matches_confirmed_findings(code: str) -> None:
     mine = [each for each in CONFIRMED[1:] if each["code"] == code]
     asked = [

@@ -1,4 +1,6 @@
-"""The precision of a file: scalers under bfloat16, float16 without a scaler, and scalers that nothing uses."""
+"""The precision of a file: scalers under bfloat16, float16 without a scaler, and scalers that
+nothing uses.
+"""
 
 import pytest
 
@@ -29,17 +31,32 @@ for batch in loader:
         ("", "torch.autocast('cuda', dtype=torch.bfloat16)", "", True),
         ("", "torch.autocast('cuda', torch.bfloat16)", ", enabled=True", True),
         ("dtype = torch.bfloat16\n", "torch.autocast('cuda', dtype=dtype)", "", True),
-        ("k = {'a': torch.bfloat16}['a']\n", "torch.autocast('cuda', dtype=k)", "", True),
+        (
+            "k = {'a': torch.bfloat16}['a']\n",
+            "torch.autocast('cuda', dtype=k)",
+            "",
+            True,
+        ),
         ("", "torch.autocast('cuda', dtype=torch.float16)", "", False),
         ("", "torch.autocast('cuda', dtype=args.dtype)", "", False),
-        ("", "torch.autocast('cuda', dtype=torch.bfloat16)", ", enabled=args.fp16", False),
+        (
+            "",
+            "torch.autocast('cuda', dtype=torch.bfloat16)",
+            ", enabled=args.fp16",
+            False,
+        ),
         (
             "dtype = torch.bfloat16 if args.bf16 else torch.float16\n",
             "torch.autocast('cuda', dtype=dtype)",
             "",
             False,
         ),
-        ("on = gpu and dtype in ('half', 'bfloat16')\n", "cast()", ", enabled=on", True),
+        (
+            "on = gpu and dtype in ('half', 'bfloat16')\n",
+            "cast()",
+            ", enabled=on",
+            True,
+        ),
         ("on = old and dtype != 'bfloat16'\n", "cast()", ", enabled=on", False),
         ("on = torch.cuda.is_bf16_supported()\n", "cast()", ", enabled=on", False),
     ],
@@ -48,7 +65,9 @@ def test_enabled_scaler_under_bfloat16(
     before: str, autocast: str, enabled: str, found: bool
 ) -> None:
     text = before + SCALED.format(autocast=autocast, enabled=enabled)
-    assert ["AMP132" for each in lint(text) if each.code == "AMP132"] == ["AMP132"] * found
+    assert ["AMP132" for each in lint(text) if each.code == "AMP132"] == [
+        "AMP132"
+    ] * found
 
 
 def test_scaler_argument_under_bfloat16() -> None:
@@ -82,7 +101,9 @@ def test_scaler_argument_under_bfloat16() -> None:
         ("import deepspeed", "torch.autocast('cuda', dtype=torch.half)", False),
     ],
 )
-def test_float16_autocast_needs_a_scaler(before: str, autocast: str, found: bool) -> None:
+def test_float16_autocast_needs_a_scaler(
+    before: str, autocast: str, found: bool
+) -> None:
     text = BARE.format(before=before, autocast=autocast)
     assert [each.code for each in lint(text)] == ["AMP136"] * found
 
@@ -101,7 +122,9 @@ def test_scaler_of_a_method_is_unused(line: str, found: bool) -> None:
 @pytest.mark.parametrize(("device", "codes"), [("cuda", ["AMP136"]), ("cpu", [])])
 def test_autocast_follows_named_device(device: str, codes: list[str]) -> None:
     before = f"device = torch.device({device!r} if found else 'cpu')"
-    text = BARE.format(before=before, autocast="torch.autocast(device_type=str(device))")
+    text = BARE.format(
+        before=before, autocast="torch.autocast(device_type=str(device))"
+    )
     assert [each.code for each in lint(text)] == codes
 
 
@@ -118,4 +141,7 @@ def test_autocast_follows_named_device(device: str, codes: list[str]) -> None:
 def test_kept_state_is_no_use(use: str, found: bool) -> None:
     text = f"def train(accelerator, loss):\n    scaler = GradScaler()\n    {use}\n"
     assert [each.code for each in lint(text)] == ["AMP130"] * found
-    assert lint(text.replace("    scaler = ", "    global scaler\n    self.scaler = ")) == []
+    assert (
+        lint(text.replace("    scaler = ", "    global scaler\n    self.scaler = "))
+        == []
+    )

@@ -23,13 +23,27 @@ STDLIB = [path for path in STDLIB if path.stat().st_size < LARGEST]
 @pytest.mark.parametrize("path", STDLIB, ids=[path.stem for path in STDLIB])
 def test_standard_library_has_no_findings(path: Path) -> None:
     assert (
-        lint("scaler = None\n" + path.read_text(encoding="utf-8", errors="replace"), codes=RULES)
+        lint(
+            "scaler = None\n" + path.read_text(encoding="utf-8", errors="replace"),
+            codes=RULES,
+        )
         == []
     )
 
 
 NAMES = st.sampled_from(
-    ["scaler", "self", "optimizer", "scheduler", "ema", "loss", "model", "x", "p", "GradScaler"]
+    [
+        "scaler",
+        "self",
+        "optimizer",
+        "scheduler",
+        "ema",
+        "loss",
+        "model",
+        "x",
+        "p",
+        "GradScaler",
+    ]
 )
 ATTRIBUTES = st.sampled_from(
     [
@@ -81,22 +95,30 @@ SIMPLE = st.one_of(
 HEADS = st.one_of(
     st.builds("if {}:".format, EXPRESSIONS),
     st.builds("for {} in {}:".format, NAMES, EXPRESSIONS),
-    st.builds("for {}, {} in zip({}, {}):".format, NAMES, NAMES, EXPRESSIONS, EXPRESSIONS),
+    st.builds(
+        "for {}, {} in zip({}, {}):".format, NAMES, NAMES, EXPRESSIONS, EXPRESSIONS
+    ),
     st.builds("while {}:".format, EXPRESSIONS),
     st.builds("with {} as {}:".format, EXPRESSIONS, NAMES),
     st.builds(
-        "def {}(self, {}, scaler=None, *args):".format, st.sampled_from(["f", "g", "step"]), NAMES
+        "def {}(self, {}, scaler=None, *args):".format,
+        st.sampled_from(["f", "g", "step"]),
+        NAMES,
     ),
     st.builds("class {}:".format, st.sampled_from(["A", "B"])),
 )
 
 
 def indented(head: str, body: list[str]) -> str:
-    return "\n".join([head, *("    " + line for part in body for line in part.splitlines())])
+    return "\n".join(
+        [head, *("    " + line for part in body for line in part.splitlines())]
+    )
 
 
 STATEMENTS = st.recursive(
-    SIMPLE, lambda inner: st.builds(indented, HEADS, st.lists(inner, min_size=1)), max_leaves=12
+    SIMPLE,
+    lambda inner: st.builds(indented, HEADS, st.lists(inner, min_size=1)),
+    max_leaves=12,
 )
 
 
@@ -119,7 +141,8 @@ def test_generated_loops_do_not_raise(statements: list[str]) -> None:
 def test_mutual_recursion_terminates() -> None:
     calls = "\n".join(f"    f{each}(scaler)" for each in range(30))
     text = "\n".join(
-        f"def f{each}(scaler):\n    scaler.step(optimizer)\n{calls}" for each in range(30)
+        f"def f{each}(scaler):\n    scaler.step(optimizer)\n{calls}"
+        for each in range(30)
     )
     assert lint(text) == []
 

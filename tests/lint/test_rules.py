@@ -1,4 +1,6 @@
-"""Each rule: its wrong example has it, its right one has nothing, and what it says of itself is true."""
+"""Each rule: its wrong example has it, its right one has nothing, and what it says of itself is
+true.
+"""
 
 import re
 from pathlib import Path
@@ -42,7 +44,8 @@ def test_right_example_has_no_findings(code: str) -> None:
 @pytest.mark.parametrize("code", [code for code, rule in RULES.items() if rule.check])
 def test_rule_names_an_existing_check(code: str) -> None:
     judge = pytest.importorskip(
-        "ampsim.testing.loop.judge", reason="pip install -c constraints.txt 'ampsim[testing]'"
+        "ampsim.testing.loop.judge",
+        reason="pip install -c constraints.txt 'ampsim[testing]'",
     )
     assert RULES[code].check in judge.CHECKS
 
@@ -57,7 +60,9 @@ def test_negated_conjunction_allows_one_condition(both: str) -> None:
 
 @pytest.mark.parametrize("code", [code for code, rule in RULES.items() if rule.thread])
 def test_thread_is_an_issue_url(code: str) -> None:
-    assert re.fullmatch(r"https://github\.com/[\w.-]+/[\w.-]+/issues/\d+", RULES[code].thread)
+    assert re.fullmatch(
+        r"https://github\.com/[\w.-]+/[\w.-]+/issues/\d+", RULES[code].thread
+    )
 
 
 @pytest.mark.parametrize("code", RULES)
@@ -219,7 +224,10 @@ WRONG = {
         "AMP102",
         f"{END}    for name, p in model.named_parameters():\n        slow[name].mul_(d).add_(p.data, alpha=1 - d)\n",
     ),
-    "an average by a function": ("AMP102", f"{END}    apply_multi_tensor_ema(decay, *pairs)\n"),
+    "an average by a function": (
+        "AMP102",
+        f"{END}    apply_multi_tensor_ema(decay, *pairs)\n",
+    ),
     "the optimizer in a file of its own": (
         "AMP112",
         f"{END}    torch.save(optimizer.state_dict(), path)\n",
@@ -265,7 +273,10 @@ class Trainer:
 
 
 def test_names_are_followed_through_methods() -> None:
-    assert [(each.line, each.code) for each in lint(METHODS)] == [(12, "AMP103"), (15, "AMP101")]
+    assert [(each.line, each.code) for each in lint(METHODS)] == [
+        (12, "AMP103"),
+        (15, "AMP101"),
+    ]
     unscaled = METHODS.replace(
         "        nn.utils", "        self.amp.unscale_(self.adapt)\n        nn.utils"
     )
@@ -286,7 +297,9 @@ class Trainer:
     assert lint(text) == []
     assert [
         each.code
-        for each in lint(text.replace("            self.sched", "                self.sched"))
+        for each in lint(
+            text.replace("            self.sched", "                self.sched")
+        )
     ] == ["AMP101"]
 
 
@@ -302,7 +315,8 @@ def test_branches_exclude_each_other() -> None:
 
 
 @pytest.mark.parametrize(
-    "test", ["args.amp and native", "args.amp or native", "scaler is not None and native"]
+    "test",
+    ["args.amp and native", "args.amp or native", "scaler is not None and native"],
 )
 def test_repeated_condition_branches_exclude_each_other(
     test: str,

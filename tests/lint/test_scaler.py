@@ -11,9 +11,9 @@ from tests.lint.loops import END, LOOP, MAKES
 def test_disabled_scaler_has_no_findings() -> None:
     body = f"{LOOP}{END}    scheduler.step()\n"
     assert lint("scaler = GradScaler(enabled=False)\n" + body) == []
-    assert [each.code for each in lint("scaler = GradScaler(enabled=args.amp)\n" + body)] == [
-        "AMP101"
-    ]
+    assert [
+        each.code for each in lint("scaler = GradScaler(enabled=args.amp)\n" + body)
+    ] == ["AMP101"]
 
 
 def test_apex_static_level_skips_no_step() -> None:
@@ -39,9 +39,9 @@ def test_scaler_argument_must_be_saved() -> None:
     text = f"def train(scaler):\n    for batch in loader:\n        scaler.scale(loss(batch)).backward()\n    {END}"
     text = text.replace("\n    scaler.u", "\n        scaler.u")
     assert lint(text) == []
-    assert [each.code for each in lint(f"{text}torch.save(optimizer.state_dict(), path)\n")] == [
-        "AMP112"
-    ]
+    assert [
+        each.code for each in lint(f"{text}torch.save(optimizer.state_dict(), path)\n")
+    ] == ["AMP112"]
 
 
 REPEATED = f"""\
@@ -60,11 +60,16 @@ def main(loader):
 def test_function_called_in_loop_is_repeated() -> None:
     """Unless the optimizer, too, is a new one each time, or the function makes it."""
     assert lint(REPEATED) == []
-    assert lint(REPEATED.replace("SGD(model.parameters(), lr=0.1)", "prepared(model)[0]")) == []
+    assert (
+        lint(REPEATED.replace("SGD(model.parameters(), lr=0.1)", "prepared(model)[0]"))
+        == []
+    )
     made = "        optimizer = SGD(model.parameters(), lr=0.1)\n"
     once = REPEATED.replace(made, "").replace("    for turn", f"{made[4:]}    for turn")
     assert [(each.line, each.code) for each in lint(once)] == [(2, "AMP113")]
-    assert [each.code for each in lint(once.replace("run(", "run_epoch("))] == ["AMP113"]
+    assert [each.code for each in lint(once.replace("run(", "run_epoch("))] == [
+        "AMP113"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -104,7 +109,9 @@ SCHEDULED = ACCELERATED.format(inside="scheduler.step()")
 FABRIC = SCHEDULED.replace("accelerator", "fabric").replace(
     "from accelerate import Accelerator\n", ""
 )
-FABRIC = FABRIC.replace('Accelerator(mixed_precision="fp16")', 'Fabric(precision="16-mixed")')
+FABRIC = FABRIC.replace(
+    'Accelerator(mixed_precision="fp16")', 'Fabric(precision="16-mixed")'
+)
 
 
 @pytest.mark.parametrize(
@@ -114,11 +121,15 @@ FABRIC = FABRIC.replace('Accelerator(mixed_precision="fp16")', 'Fabric(precision
         (FABRIC, ["AMP101", "AMP102"]),
         (SCHEDULED.replace('"fp16"', "args.precision"), []),
         (
-            SCHEDULED.replace('"fp16"', "a.precision") + "add('--mixed-precision', type=str)",
+            SCHEDULED.replace('"fp16"', "a.precision")
+            + "add('--mixed-precision', type=str)",
             ["AMP101", "AMP102"],
         ),
         (SCHEDULED + MAKES + "scaler.scale(loss)", []),
-        (SCHEDULED.replace('"fp16"', "'fp16' if args.half else 'no'"), ["AMP101", "AMP102"]),
+        (
+            SCHEDULED.replace('"fp16"', "'fp16' if args.half else 'no'"),
+            ["AMP101", "AMP102"],
+        ),
         (SCHEDULED.replace('"fp16"', '"bf16"') + "make(kind='fp16')", []),
         (SCHEDULED.replace('mixed_precision="fp16"', "") + "make(variant='fp16')", []),
         (
@@ -128,7 +139,10 @@ FABRIC = FABRIC.replace('Accelerator(mixed_precision="fp16")', 'Fabric(precision
             ["AMP102"],
         ),
         (SCHEDULED.replace("(model, optimizer, loader)", "(*everything)"), ["AMP102"]),
-        (SCHEDULED.replace("sync_gradients and", "optimizer_step_was_skipped or"), ["AMP101"]),
+        (
+            SCHEDULED.replace("sync_gradients and", "optimizer_step_was_skipped or"),
+            ["AMP101"],
+        ),
         (
             SCHEDULED.replace(
                 "_process:", "_process and not accelerator.optimizer_step_was_skipped:"
@@ -140,18 +154,34 @@ FABRIC = FABRIC.replace('Accelerator(mixed_precision="fp16")', 'Fabric(precision
             ["AMP101", "AMP102"],
         ),
         (
-            SCHEDULED.replace('"fp16"', "precision") + "print(optimizer.step_was_skipped)",
+            SCHEDULED.replace('"fp16"', "precision")
+            + "print(optimizer.step_was_skipped)",
             ["AMP101", "AMP102"],
         ),
         (
             SCHEDULED.replace("accelerator.clip", "torch.nn.utils.clip"),
             ["AMP103", "AMP101", "AMP102"],
         ),
-        (SCHEDULED.replace("accelerator.backward(model(batch))", "model(batch).backward()"), []),
-        (ACCELERATED.format(inside="torch.save(optimizer.state_dict(), p)"), ["AMP112", "AMP102"]),
-        (ACCELERATED.format(inside="save(optimizer.state_dict(), accelerator.scaler)"), ["AMP102"]),
         (
-            ACCELERATED.format(inside="optimizer.state_dict(), accelerator.save_state(p)"),
+            SCHEDULED.replace(
+                "accelerator.backward(model(batch))", "model(batch).backward()"
+            ),
+            [],
+        ),
+        (
+            ACCELERATED.format(inside="torch.save(optimizer.state_dict(), p)"),
+            ["AMP112", "AMP102"],
+        ),
+        (
+            ACCELERATED.format(
+                inside="save(optimizer.state_dict(), accelerator.scaler)"
+            ),
+            ["AMP102"],
+        ),
+        (
+            ACCELERATED.format(
+                inside="optimizer.state_dict(), accelerator.save_state(p)"
+            ),
             ["AMP102"],
         ),
     ],
@@ -169,14 +199,26 @@ def test_accelerate_and_fabric_fp16_is_recognized(text: str, codes: list[str]) -
     ("made", "saved", "found"),
     [
         ("model, optimizer = amp.initialize(model, optimizer)", "", True),
-        ("model, optimizer = amp.initialize(model, optimizer)", ', "amp": amp.state_dict()', False),
+        (
+            "model, optimizer = amp.initialize(model, optimizer)",
+            ', "amp": amp.state_dict()',
+            False,
+        ),
         (
             "model, optimizer = apex.amp.initialize(model, optimizer)",
             ', "amp": apex.amp.state_dict()',
             False,
         ),
-        ("model, optimizer = amp.initialize(model, optimizer, opt_level='O0')", "", False),
-        ("model, optimizer = amp.initialize(model, optimizer, loss_scale=128.0)", "", False),
+        (
+            "model, optimizer = amp.initialize(model, optimizer, opt_level='O0')",
+            "",
+            False,
+        ),
+        (
+            "model, optimizer = amp.initialize(model, optimizer, loss_scale=128.0)",
+            "",
+            False,
+        ),
     ],
 )
 def test_apex_scalers_must_be_saved(made: str, saved: str, found: bool) -> None:
@@ -187,7 +229,9 @@ def test_apex_scalers_must_be_saved(made: str, saved: str, found: bool) -> None:
 
 def test_external_save_may_include_apex() -> None:
     loop = "for batch in loader:\n    with amp.scale_loss(model(batch), optimizer) as loss:\n        loss.backward()\n"
-    assert lint(f"{loop}    optimizer.step()\nsave_checkpoint(model, optimizer)\n") == []
+    assert (
+        lint(f"{loop}    optimizer.step()\nsave_checkpoint(model, optimizer)\n") == []
+    )
 
 
 def test_in_memory_state_is_no_checkpoint() -> None:
@@ -200,12 +244,16 @@ def test_in_memory_state_is_no_checkpoint() -> None:
 def test_passed_scaler_counts_as_used() -> None:
     wrong = RULES["AMP130"].wrong
     assert lint(wrong + "    save(scaler)\n") == []
-    assert [each.code for each in lint(wrong + "    torch.save(scaler.state_dict(), path)\n")] == [
-        "AMP130"
-    ]
+    assert [
+        each.code
+        for each in lint(wrong + "    torch.save(scaler.state_dict(), path)\n")
+    ] == ["AMP130"]
     assert lint(wrong.replace("    scaler =", "    self.scaler =")) == []
     assert (
-        lint(wrong.replace("loss.backward()", "scaler.scale(loss).backward()"), codes=["AMP130"])
+        lint(
+            wrong.replace("loss.backward()", "scaler.scale(loss).backward()"),
+            codes=["AMP130"],
+        )
         == []
     )
 
@@ -230,19 +278,28 @@ def test_states_of_several_optimizers_are_saved(state: str, found: bool) -> None
 def test_scaler_of_any_name_is_saved() -> None:
     text = RULES["AMP112"].wrong.replace("scaler", "grad_scalar")
     assert [each.code for each in lint(text)] == ["AMP112"]
-    saved = '{"optimizer": optimizer.state_dict(), "grad_scalar": grad_scalar.state_dict()}'
+    saved = (
+        '{"optimizer": optimizer.state_dict(), "grad_scalar": grad_scalar.state_dict()}'
+    )
     assert lint(text.replace('{"optimizer": optimizer.state_dict()}', saved)) == []
 
 
-@pytest.mark.parametrize("said", ["hasattr(cfg, 'scaler_config')", "timer.check('scaler-step')"])
+@pytest.mark.parametrize(
+    "said", ["hasattr(cfg, 'scaler_config')", "timer.check('scaler-step')"]
+)
 def test_scaler_in_string_saves_nothing(said: str) -> None:
-    assert [each.code for each in lint(f"{RULES['AMP112'].wrong}{said}\n")] == ["AMP112"]
+    assert [each.code for each in lint(f"{RULES['AMP112'].wrong}{said}\n")] == [
+        "AMP112"
+    ]
     assert lint(f"{RULES['AMP112'].wrong}state['scaler_state'] = state_of_it\n") == []
 
 
 @pytest.mark.parametrize(
     ("scaler", "found"),
-    [("GradScaler() if cfg.amp else None", ["AMP101"]), ("Whatever() if cfg.amp else None", [])],
+    [
+        ("GradScaler() if cfg.amp else None", ["AMP101"]),
+        ("Whatever() if cfg.amp else None", []),
+    ],
 )
 def test_conditional_scaler_is_recognized(scaler: str, found: list[str]) -> None:
     loop = LOOP.replace("scaler", "grad_amp") + END.replace("scaler", "grad_amp")
@@ -255,8 +312,15 @@ def test_each_save_is_reported_once() -> None:
     save = 'torch.save({"a": optimizer_a.state_dict(), "b": optimizer_b.state_dict()}, path)\n'
     blocks = f"if best:\n    {save}    {save}    if last:\n        {save}if often:\n    {save}"
     text = RULES["AMP112"].right.partition("torch.save")[0]
-    assert [each.line - text.count("\n") for each in lint(f"{text}{blocks}")] == [2, 3, 5, 7]
-    states = "state['a'] = optimizer_a.state_dict()\nstate['b'] = optimizer_b.state_dict()\n"
+    assert [each.line - text.count("\n") for each in lint(f"{text}{blocks}")] == [
+        2,
+        3,
+        5,
+        7,
+    ]
+    states = (
+        "state['a'] = optimizer_a.state_dict()\nstate['b'] = optimizer_b.state_dict()\n"
+    )
     assert len(lint(f"{text}{states}")) == 1
     kept = "state = CheckpointState(optimizer.state_dict(), epoch)\ntorch.save(state._asdict(), path)\n"
     assert [each.code for each in lint(f"{text}{kept}")] == ["AMP112"]
@@ -279,9 +343,9 @@ def test_each_save_is_reported_once() -> None:
     ],
 )
 def test_scaler_enabled_for_bfloat16_is_flagged(enabled: str, found: bool) -> None:
-    assert [each.code for each in lint(f"scaler = GradScaler(enabled={enabled})\n")] == [
-        "AMP132"
-    ] * found
+    assert [
+        each.code for each in lint(f"scaler = GradScaler(enabled={enabled})\n")
+    ] == ["AMP132"] * found
 
 
 PER_EPOCH = """\
@@ -306,7 +370,9 @@ def test_scaler_per_epoch_is_reported_once() -> None:
     kept = PER_EPOCH.replace("        scaler =", "        self.scaler =").replace(
         " scaler.", " self.scaler."
     )
-    once = kept.replace("def train_epoch(self, loader):", "def __init__(self):").replace(
+    once = kept.replace(
+        "def train_epoch(self, loader):", "def __init__(self):"
+    ).replace(
         "        for batch", "    def train_epoch(self, loader):\n        for batch"
     )
     assert [each.code for each in lint(once)] == ["AMP112"]
@@ -340,7 +406,11 @@ def test_schedule_in_unscaled_branch_is_allowed(condition: str, found: bool) -> 
     ("step", "save", "found"),
     [
         ("scaler.step(optimizer)", "checkpointer.save(model, optimizer)", True),
-        ("scaler.step(optimizer)", "checkpointer.save(model, optimizer, grad_scaler)", False),
+        (
+            "scaler.step(optimizer)",
+            "checkpointer.save(model, optimizer, grad_scaler)",
+            False,
+        ),
         ("scaler.step(optimizer)", "figure.save(model, optimizer)", False),
         ("accel.step(optimizer)", "torch.save(optimizer.state_dict(), path)", True),
     ],
@@ -365,5 +435,7 @@ def test_what_saves_the_optimizer(step: str, save: str, found: bool) -> None:
 def test_saved_scaler_must_be_loaded(line: str, found: bool) -> None:
     text = f"{RULES['AMP137'].wrong}{line}\n"
     assert [each.code for each in lint(text)] == ["AMP137"] * found
-    renamed = text.replace("scaler.", "grad_scalar.").replace("scaler =", "grad_scalar =")
+    renamed = text.replace("scaler.", "grad_scalar.").replace(
+        "scaler =", "grad_scalar ="
+    )
     assert [each.code for each in lint(renamed)] == ["AMP137"] * found

@@ -12,11 +12,17 @@ from tests.lint.loops import END, LOOP, MAKES
     ("module", "name", "codes"),
     [
         ("torch.optim.lr_scheduler", "StepLR", ["AMP101"]),
-        ("schedulers", "Poly", ["AMP101"]),  # most classes of projects count their calls
+        (
+            "schedulers",
+            "Poly",
+            ["AMP101"],
+        ),  # most classes of projects count their calls
         ("schedulers", "make_poly", ["AMP101"]),
     ],
 )
-def test_imported_schedule_counts_its_calls(module: str, name: str, codes: list[str]) -> None:
+def test_imported_schedule_counts_its_calls(
+    module: str, name: str, codes: list[str]
+) -> None:
     made = f"from {module} import {name}\nscheduler = {name}(optimizer)\n"
     found = lint(f"{made}{MAKES}{LOOP}{END}    scheduler.step()\n")
     assert [each.code for each in found] == codes
@@ -50,9 +56,16 @@ def test_schedule_class_is_read_from_neighbor(tmp_path: Path) -> None:
         ("src.schedules", "Calls"), (".schedules", "Calls"), ("schedules", "Steps"), ("schedules", "Warm"),
         ("torn", "Calls"), ("nowhere", "Calls"), ("...schedules", "Calls"),
     ):  # fmt: skip
-        script.write_text(f"from {module} import {name}\nsched = {name}(optimizer)\n{body}")
-        found[module, name] = [each.code for each in lint(script.read_text(), str(script))]
-    assert [name for (_, name), codes in found.items() if codes == []] == ["Steps", "Warm"]
+        script.write_text(
+            f"from {module} import {name}\nsched = {name}(optimizer)\n{body}"
+        )
+        found[module, name] = [
+            each.code for each in lint(script.read_text(), str(script))
+        ]
+    assert [name for (_, name), codes in found.items() if codes == []] == [
+        "Steps",
+        "Warm",
+    ]
 
 
 FLAX = """\
@@ -64,7 +77,9 @@ def train_step(state, batch):
 
 
 def test_select_between_equal_states_is_flagged() -> None:
-    assert [(each.line, each.code) for each in lint(FLAX, codes=RULES)] == [(4, "AMP118")]
+    assert [(each.line, each.code) for each in lint(FLAX, codes=RULES)] == [
+        (4, "AMP118")
+    ]
     assert (
         lint(
             FLAX.replace("state = state.apply", "new = state.apply").replace(
@@ -81,7 +96,8 @@ def test_dynamic_scale_read_later_is_kept() -> None:
     )
     loop = "def train(state, dynamic_scale):\n    for batch in batches:\n        old = state\n"
     body = [
-        f"    {line}" for line in step.replace("state, state)", "state, old)").splitlines()[1:3]
+        f"    {line}"
+        for line in step.replace("state, state)", "state, old)").splitlines()[1:3]
     ]
     select = "        state = jax.tree.map(functools.partial(jnp.where, is_finite), state, old)\n"
     assert lint("\n".join([loop.rstrip(), *body, select]), codes=RULES) == []
@@ -102,7 +118,9 @@ def train(batch):
 """
 
 
-@pytest.mark.parametrize("step", ["scaler.step(self.optimizer)", "self.optimizer.step()"])
+@pytest.mark.parametrize(
+    "step", ["scaler.step(self.optimizer)", "self.optimizer.step()"]
+)
 def test_wrapper_class_may_step_with_scaler(step: str) -> None:
     found = {each.code for each in lint(MAKES + WRAPPER.format(step=step), codes=RULES)}
     assert ("AMP111" in found) == step.startswith("self")
@@ -159,7 +177,10 @@ def test_disabled_scaler_branch_has_no_skips() -> None:
     assert lint(text.format("not ")) == []
 
 
-FIXED = ["m, o = amp.initialize(make(), opt(), loss_scale=128.0)", "loss_scale = '128.0'"]
+FIXED = [
+    "m, o = amp.initialize(make(), opt(), loss_scale=128.0)",
+    "loss_scale = '128.0'",
+]
 
 
 @pytest.mark.parametrize("made", [*FIXED, "def f(loss_scale=8192): pass"])
@@ -186,15 +207,20 @@ def test_epoch_schedule_ignores_earlier_step() -> None:
     [
         ("index % every == 0", "ema.update(model)", True),
         ("self.step_loss > 2", "ema.update(model)", False),
-        ("index % every == 0 and scaler.get_scale() >= scale", "ema.update(model)", False),
+        (
+            "index % every == 0 and scaler.get_scale() >= scale",
+            "ema.update(model)",
+            False,
+        ),
         ("index % every == 0", "ema.update_average(old_buffer, new_buffer)", False),
         ("index % len(loader) == 0", "scheduler.step()", False),
     ],
 )
 def test_periodic_average_is_flagged(guard: str, call: str, found: bool) -> None:
-    assert [each.code for each in lint(f"{MAKES}{LOOP}{END}    if {guard}:\n        {call}\n")] == [
-        "AMP102"
-    ] * found
+    assert [
+        each.code
+        for each in lint(f"{MAKES}{LOOP}{END}    if {guard}:\n        {call}\n")
+    ] == ["AMP102"] * found
 
 
 def test_paddle_minimize_steps_and_updates() -> None:
@@ -217,7 +243,9 @@ def test_paddle_minimize_steps_and_updates() -> None:
     ],
 )
 def test_average_is_recognized_by_name(call: str, found: bool) -> None:
-    assert [each.code for each in lint(f"{MAKES}{LOOP}{END}    {call}\n")] == ["AMP102"] * found
+    assert [each.code for each in lint(f"{MAKES}{LOOP}{END}    {call}\n")] == [
+        "AMP102"
+    ] * found
 
 
 @pytest.mark.parametrize(
@@ -237,7 +265,9 @@ def test_schedule_of_unscaled_optimizer_is_allowed() -> None:
     steps = "    opt_head.step()\n    scheduler.step()\n    other.step()\n"
     rest = LOOP.partition(":")[2][1:]
     text = f"{made}{MAKES}for batch in loader:\n    head_loss(batch).backward()\n{rest}{END}{steps}"
-    assert [(each.line, each.code) for each in lint(text, codes=["AMP101"])] == [(11, "AMP101")]
+    assert [(each.line, each.code) for each in lint(text, codes=["AMP101"])] == [
+        (11, "AMP101")
+    ]
 
 
 def test_ema_decay_schedule_is_allowed() -> None:
@@ -253,7 +283,9 @@ def test_ema_decay_schedule_is_allowed() -> None:
     ],
 )
 def test_only_mixing_counts_as_average(loop: str, found: bool) -> None:
-    assert [each.code for each in lint(f"{MAKES}{LOOP}{END}    {loop}\n")] == ["AMP102"] * found
+    assert [each.code for each in lint(f"{MAKES}{LOOP}{END}    {loop}\n")] == [
+        "AMP102"
+    ] * found
 
 
 def test_average_may_share_step_condition() -> None:
@@ -262,9 +294,7 @@ def test_average_may_share_step_condition() -> None:
         "    if good:\n"
         "        scaler.step(optimizer)\n"
     )
-    text = (
-        f"{MAKES}{LOOP}    scaler.unscale_(optimizer)\n{verdict}    scaler.update()\n    if good:\n"
-    )
+    text = f"{MAKES}{LOOP}    scaler.unscale_(optimizer)\n{verdict}    scaler.update()\n    if good:\n"
     assert lint(f"{text}        ema.update(model)\n") == []
 
 
@@ -272,13 +302,16 @@ def test_truth_tested_dynamic_scale_is_dropped() -> None:
     step = FLAX.replace("state.dynamic_scale", "dynamic_scale").replace(
         ".replace(dynamic_scale=dynamic_scale)", ""
     )
-    asked = step.replace("    return", "    if dynamic_scale:\n        state = state\n    return")
+    asked = step.replace(
+        "    return", "    if dynamic_scale:\n        state = state\n    return"
+    )
     assert [each.code for each in lint(asked, codes=["AMP128"])] == ["AMP128"]
 
 
 def test_unkept_replacement_drops_dynamic_scale() -> None:
     unkept = FLAX.replace(
-        ".replace(dynamic_scale=dynamic_scale)", "\n    state.replace(dynamic_scale=dynamic_scale)"
+        ".replace(dynamic_scale=dynamic_scale)",
+        "\n    state.replace(dynamic_scale=dynamic_scale)",
     )
     assert [each.line for each in lint(unkept, codes=["AMP128"])] == [2]
     assert lint(FLAX, codes=["AMP128"]) == []
@@ -302,5 +335,7 @@ for first in (True, False):
     ("unscale", "lines"), [("pass", [9, 11]), ("scaler.unscale_(optimizer)", [])]
 )
 def test_sam_steps_with_scaled_gradients(unscale: str, lines: list[int]) -> None:
-    text = "scaler = torch.amp.GradScaler() if amp else None\n" + SAM.format(unscale=unscale)
+    text = "scaler = torch.amp.GradScaler() if amp else None\n" + SAM.format(
+        unscale=unscale
+    )
     assert [each.line for each in lint(text, codes=["AMP111"])] == lines

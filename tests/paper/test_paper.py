@@ -33,11 +33,17 @@ def test_committed_paper_matches_data() -> None:
 def test_missing_and_damaged_files_are_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "emulated_cuda.jsonl").write_bytes((CPU / "emulated_cuda.jsonl").read_bytes()[:-20])
+    (tmp_path / "emulated_cuda.jsonl").write_bytes(
+        (CPU / "emulated_cuda.jsonl").read_bytes()[:-20]
+    )
     monkeypatch.setattr(sources, "FOLDERS", [tmp_path])
     with pytest.raises(PaperError) as caught:
         build.build(draft=True)
-    for shown in ("emulated_cuda.jsonl", "theory_real.jsonl: no such file", "claim 'gpt.mean'"):
+    for shown in (
+        "emulated_cuda.jsonl",
+        "theory_real.jsonl: no such file",
+        "claim 'gpt.mean'",
+    ):
         assert shown in str(caught.value)
 
 
@@ -46,12 +52,20 @@ def test_unknown_and_unused_names_are_reported() -> None:
     text = TEXT.replace('#num("real.rate.both")', '#num("real.rate.bothh")').replace(
         '#holds("gpt.mean")', '#holds("gpt.meant")'
     )
-    problems = [problem.split(":")[0].split(" is ")[0] for problem in build.misnamed(text)]
-    assert problems == ["number 'real.rate.bothh'", "number 'real.rate.both'", "claim 'gpt.meant'"]
+    problems = [
+        problem.split(":")[0].split(" is ")[0] for problem in build.misnamed(text)
+    ]
+    assert problems == [
+        "number 'real.rate.bothh'",
+        "number 'real.rate.both'",
+        "claim 'gpt.meant'",
+    ]
 
 
 def test_typst_error_raises_paper_error() -> None:
-    with pytest.raises(PaperError, match=r"paper/paper\.typ: dictionary does not contain key"):
+    with pytest.raises(
+        PaperError, match=r"paper/paper\.typ: dictionary does not contain key"
+    ):
         build.compile_text({"numbers": {}, "claims": {}, "tables": {}, "figures": {}})
 
 
@@ -68,7 +82,9 @@ def test_no_semicolon_after_typst_expression() -> None:
 
 
 def renewal(counted, interval):
-    """T3's skip rate and mean level by (T3.3), in fractions, up to the first level where all overflow."""
+    """T3's skip rate and mean level by (T3.3), in fractions, up to the first level where all
+    overflow.
+    """
     total = Fraction(sum(n for _, n in counted))
     levels = list(range(min(k for k, _ in counted), max(k for k, _ in counted) + 2))
     p = [sum(n for k, n in counted if k < level) / total for level in levels]
@@ -165,7 +181,9 @@ def test_numbers_match_recomputed_values() -> None:
         "gpt.unscaled": statistics.fmean(of("gpt_fp16", "unscaled", "test_loss")),
         "gpt.fp32": statistics.fmean(of("gpt_fp16", "fp32", "test_loss")),
         "storm.2.min": min(of("overflow_storm", "storm 2", "test_loss")),
-        "crash.05.median": statistics.median(of("scale_crash", "fp16 lr=0.05", "crash_step")),
+        "crash.05.median": statistics.median(
+            of("scale_crash", "fp16 lr=0.05", "crash_step")
+        ),
     }
     assert {name: NUMBERS[name].compute() for name in expected} == pytest.approx(
         expected, rel=1e-11
@@ -180,8 +198,12 @@ def test_t3_of_runs_matches_formula(interval: int) -> None:
         if row["arm"] == f"G={interval}"
     ]
     run = sources.load("theory_real")
-    shown = [function(run, interval, f"G={interval}") for function in (t3_rate, t3_level)]
-    rate, level = (statistics.fmean(column) for column in zip(*predictions, strict=True))
+    shown = [
+        function(run, interval, f"G={interval}") for function in (t3_rate, t3_level)
+    ]
+    rate, level = (
+        statistics.fmean(column) for column in zip(*predictions, strict=True)
+    )
     assert shown == pytest.approx([rate, level], rel=1e-9)
 
 
@@ -198,13 +220,18 @@ def test_numbers_have_script_and_device() -> None:
         assert run.device
 
 
-def test_stale_data_file_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stale_data_file_raises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     provenance, rows = data_file.read(CPU / "scale_crash.jsonl")
-    data_file.write(tmp_path / "scale_crash.jsonl", {**provenance, "source_sha256": "0" * 64}, rows)
+    data_file.write(
+        tmp_path / "scale_crash.jsonl", {**provenance, "source_sha256": "0" * 64}, rows
+    )
     with (
         sources.reading(tmp_path),
         pytest.raises(
-            PaperError, match=r"scale_crash\.jsonl: stale, its source has changed[^\n]*--force"
+            PaperError,
+            match=r"scale_crash\.jsonl: stale, its source has changed[^\n]*--force",
         ),
     ):
         build.build()
@@ -221,7 +248,10 @@ def test_stale_data_file_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             Number("gpt_fp16", lambda run: run.arm("fp32").mean("train_lost")),
             "KeyError: 'train_lost'",
         ),
-        (Number("gpt_fp16", lambda run: run.arm("fp32").the("test_loss")), "expected one value"),
+        (
+            Number("gpt_fp16", lambda run: run.arm("fp32").the("test_loss")),
+            "expected one value",
+        ),
         (Number("gpt_fp16", lambda _: 1 / 0), "ZeroDivisionError"),
         (Number("gpt_fp16", lambda run: run.fp32), "AttributeError"),
         (
@@ -232,7 +262,10 @@ def test_stale_data_file_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             Number("gpt_fp16", lambda run: run.arm("fp32").mean("test_loss"), "2^"),
             "expected a power of two",
         ),
-        (Number("gpt_fp16", lambda _: "many"), "'many': expected a number for the form '.2f'"),
+        (
+            Number("gpt_fp16", lambda _: "many"),
+            "'many': expected a number for the form '.2f'",
+        ),
     ],
 )
 def test_number_missing_from_file_is_named(number: Number, problem: str) -> None:
@@ -246,7 +279,9 @@ def test_number_missing_from_file_is_named(number: Number, problem: str) -> None
 @pytest.mark.parametrize("strict", [True, False])
 def test_number_of_missing_file_is_reported(*, strict: bool) -> None:
     evaluation = Evaluation(strict=strict)
-    evaluation.number("it", Number("gpt_fp61", lambda run: run.arm("fp32").mean("test_loss")))
+    evaluation.number(
+        "it", Number("gpt_fp61", lambda run: run.arm("fp32").mean("test_loss"))
+    )
     assert re.search(r"gpt_fp61.jsonl: no such file", *evaluation.problems)
 
 
@@ -254,7 +289,10 @@ def test_evaluation_reads_given_data(tmp_path: Path) -> None:
     number = Number("gpt_fp16", lambda run: run.arm("unscaled").min("test_loss"))
     before = number.compute()
     provenance, rows = data_file.read(CPU / "gpt_fp16.jsonl")
-    changed = [row | {"test_loss": row["test_loss"] + (row["arm"] == "unscaled")} for row in rows]
+    changed = [
+        row | {"test_loss": row["test_loss"] + (row["arm"] == "unscaled")}
+        for row in rows
+    ]
     data_file.write(tmp_path / "gpt_fp16.jsonl", provenance, changed)
     strict, here = Evaluation(), Evaluation(strict=False)
     with sources.reading(tmp_path):
@@ -262,7 +300,9 @@ def test_evaluation_reads_given_data(tmp_path: Path) -> None:
         strict.claim("gpt.mean")
         assert here.claim("gpt.mean")["holds"] is False
     assert number.compute() == before
-    problem = r"claim 'gpt.mean': no longer true of gpt_fp16.jsonl: A transformer .* needs"
+    problem = (
+        r"claim 'gpt.mean': no longer true of gpt_fp16.jsonl: A transformer .* needs"
+    )
     assert re.search(problem, *strict.problems)
     assert here.problems == []
 
@@ -283,7 +323,9 @@ THEORY = "tests/core/test_theory.py"
 def functions(file: str) -> set[str]:
     """The names of the functions of a file of tests."""
     return {
-        *re.findall(r"^def (\w+)", (ROOT / file).read_text(encoding="utf-8"), flags=re.MULTILINE)
+        *re.findall(
+            r"^def (\w+)", (ROOT / file).read_text(encoding="utf-8"), flags=re.MULTILINE
+        )
     }
 
 
@@ -291,7 +333,12 @@ def test_tests_named_in_text_exist() -> None:
     inputs = {"content": json.dumps(Evaluation().content()), "notice": ""}
     text = ROOT / "paper" / "paper.typ"
     output = typst.query(
-        text, "<tested>", field="value", root=ROOT, ignore_system_fonts=True, sys_inputs=inputs
+        text,
+        "<tested>",
+        field="value",
+        root=ROOT,
+        ignore_system_fonts=True,
+        sys_inputs=inputs,
     )
     names = [name for names in json.loads(output) for name in names]
     assert len(names) >= 10
@@ -301,7 +348,9 @@ def test_tests_named_in_text_exist() -> None:
 
 
 def test_theorems_have_proofs_and_tests() -> None:
-    theorems = re.findall(r'#theorem\("(T\d+)".*?tests: \(([^()]*)\)\)\[', TEXT, flags=re.DOTALL)
+    theorems = re.findall(
+        r'#theorem\("(T\d+)".*?tests: \(([^()]*)\)\)\[', TEXT, flags=re.DOTALL
+    )
     named = {name: {*re.findall(r'"(\w+)"', tests)} for name, tests in theorems}
     assert named.keys() == {*sources.named("proof")} == {f"T{i}" for i in range(1, 11)}
     present = functions(THEORY)
@@ -315,19 +364,28 @@ def test_locked_packages_match_constraints() -> None:
     def pinned(path: Path) -> dict[str, str]:
         return dict(
             re.findall(
-                r"^([\w.-]+)==([\w.]+)", path.read_text(encoding="utf-8"), flags=re.MULTILINE
+                r"^([\w.-]+)==([\w.]+)",
+                path.read_text(encoding="utf-8"),
+                flags=re.MULTILINE,
             )
         )
 
-    locked, allowed = pinned(ROOT / "paper" / "requirements.txt"), pinned(ROOT / "constraints.txt")
+    locked, allowed = (
+        pinned(ROOT / "paper" / "requirements.txt"),
+        pinned(ROOT / "constraints.txt"),
+    )
     text = (ROOT / "paper" / "requirements.txt").read_text(encoding="utf-8")
-    assert len(re.findall(r"--hash=sha256:[0-9a-f]{64}$", text, flags=re.MULTILINE)) == len(locked)
+    assert len(
+        re.findall(r"--hash=sha256:[0-9a-f]{64}$", text, flags=re.MULTILINE)
+    ) == len(locked)
     del locked["setuptools"]  # torch brings it, whatever its version
     assert {name: allowed.get(name) for name in locked} == locked
 
 
 def test_only_read_references_are_cited() -> None:
-    entries = re.split(r"\n@", (ROOT / "paper" / "refs.bib").read_text(encoding="utf-8"))[1:]
+    entries = re.split(
+        r"\n@", (ROOT / "paper" / "refs.bib").read_text(encoding="utf-8")
+    )[1:]
     for entry in entries:
         key = re.match(r"\w+\{(\w+)", entry)[1]
         assert re.search(r"read = \{\w", entry), key
@@ -355,5 +413,9 @@ def test_census_totals_and_clustered_interval() -> None:
     low, high = loops.clustered([(1, 1)] * 40 + [(0, 1)] * 60)
     assert (low + high) / 2 == pytest.approx(0.4)
     assert (high - low) / 2 == pytest.approx(1.959964 * math.sqrt(0.4 * 0.6 / 99))
-    whole = loops.clustered([(10, 10)] * 4 + [(0, 10)] * 6)  # as few as ten, not a hundred
-    assert (whole[1] - whole[0]) / 2 == pytest.approx(1.959964 * math.sqrt(0.4 * 0.6 / 9))
+    whole = loops.clustered(
+        [(10, 10)] * 4 + [(0, 10)] * 6
+    )  # as few as ten, not a hundred
+    assert (whole[1] - whole[0]) / 2 == pytest.approx(
+        1.959964 * math.sqrt(0.4 * 0.6 / 9)
+    )

@@ -16,7 +16,11 @@ def reference(values: torch.Tensor) -> Histogram:
     finite = wide[np.isfinite(wide) & (wide != 0)]
     counts = np.zeros(BINS, np.int64)
     np.add.at(counts, np.frexp(finite)[1] - 1 - SMALLEST + 1, 1)
-    counts[[ZERO, INF, NAN]] = (wide == 0).sum(), np.isinf(wide).sum(), np.isnan(wide).sum()
+    counts[[ZERO, INF, NAN]] = (
+        (wide == 0).sum(),
+        np.isinf(wide).sum(),
+        np.isnan(wide).sum(),
+    )
     return Histogram(counts, float(np.abs(wide).max(initial=0.0)))
 
 

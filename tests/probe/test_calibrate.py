@@ -24,7 +24,11 @@ class Network(nn.Module):
     def __init__(self, gain=1.0):
         super().__init__()
         torch.manual_seed(0)
-        self.first, self.norm, self.last = nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 1)
+        self.first, self.norm, self.last = (
+            nn.Linear(4, 8),
+            nn.BatchNorm1d(8),
+            nn.Linear(8, 1),
+        )
         self.drop, self.gain = nn.Dropout(0.5), gain
 
     def forward(self, x):
@@ -47,7 +51,9 @@ def test_threshold_is_where_fp16_overflows(gain, headroom):
         torch.manual_seed(0)
         model.zero_grad()
         (model.loss() * scale).backward()
-        assert all(param.grad.isfinite().all() for param in model.parameters()) == finite
+        assert (
+            all(param.grad.isfinite().all() for param in model.parameters()) == finite
+        )
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -69,7 +75,9 @@ def test_model_state_is_restored(function, fails):
             function(model, failing)
     else:
         function(model, model.loss)
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(
+        torch.equal(value, before[name]) for name, value in model.state_dict().items()
+    )
     for param, grad in zip(model.parameters(), grads, strict=True):
         assert param.grad is grad
         assert grad.eq(1).all()
@@ -80,18 +88,26 @@ def test_model_state_is_restored(function, fails):
 def test_threshold_of_known_gradients():
     model = nn.Linear(4, 1)
     found = calibrate(model, lambda: 0.0 * model(torch.ones(1, 4)).sum(), headroom=0)
-    assert (found.init_scale, found.threshold) == (2.0**126, 2.0**126)  # the last with a reciprocal
+    assert (found.init_scale, found.threshold) == (
+        2.0**126,
+        2.0**126,
+    )  # the last with a reciprocal
     found = calibrate(model, lambda: 1e6 * model(torch.ones(1, 4)).sum())
     # float16 rounds from 65520 to inf: 1e6 / 2^4 = 62500 fits
     assert (found.init_scale, found.threshold) == (2.0**-5, 2.0**-4)
-    x = torch.tensor([[1.0, 1.0, 1.0, 7e-13]])  # 7e-7 / 2^4 is above 2^-25, 7e-7 / 2^5 below
+    x = torch.tensor(
+        [[1.0, 1.0, 1.0, 7e-13]]
+    )  # 7e-7 / 2^4 is above 2^-25, 7e-7 / 2^5 below
     found = calibrate(model, lambda: 1e6 * model(x).sum())
     assert ([*found.lost], found.passes) == ([(0.2, 0.2), (0.0, 0.0), (0.0, 0.0)], 2)
     assert (
-        calibrate(model, lambda: 1e6 * model(x).sum(), headroom=0, fmt=E4M3).init_scale == 2.0**-12
+        calibrate(model, lambda: 1e6 * model(x).sum(), headroom=0, fmt=E4M3).init_scale
+        == 2.0**-12
     )
     model = nn.Linear(4, 1, bias=False)
-    small = torch.full((1, 4), 1e-3)  # the weights' gradients are 1e3, that of the output 1e6
+    small = torch.full(
+        (1, 4), 1e-3
+    )  # the weights' gradients are 1e3, that of the output 1e6
     assert calibrate(model, lambda: 1e6 * model(small).sum()).threshold == 2.0**-4
 
 
@@ -102,7 +118,9 @@ def test_smallest_scale_is_tested():
         with autocast():
             return 1e10 * model(torch.ones(1, 4)).float().sum()
 
-    assert calibrate(model, loss).threshold == 2.0**-18  # at 2^-16 1e10 is inf in float16
+    assert (
+        calibrate(model, loss).threshold == 2.0**-18
+    )  # at 2^-16 1e10 is inf in float16
 
 
 def test_overflow_only_when_scaled_counts():
@@ -120,7 +138,10 @@ def test_forward_overflow_raises():
     model = Network(1e9)
     for function in (calibrate, find_fp32_modules):
         with pytest.raises(ValueError, match=r"float32|forward pass overflows"):
-            function(model, lambda: model(torch.full((8, 4), 1e30)).square().mean() * math.inf)
+            function(
+                model,
+                lambda: model(torch.full((8, 4), 1e30)).square().mean() * math.inf,
+            )
 
 
 def test_invalid_loss_raises():
@@ -198,7 +219,11 @@ def test_parent_forward_overflow_is_found():
             return super().forward(self.child(x))
 
     model = nn.Sequential(nn.Linear(4, 4), Parent())
-    model[0].forward = own = partial(nn.Linear.forward, model[0])  # somebody else's patch
+    model[0].forward = own = partial(
+        nn.Linear.forward, model[0]
+    )  # somebody else's patch
     assert at_fault(model, torch.ones(2, 4)) == ["1"]
     assert model[0].forward is own
-    assert not any("forward" in vars(module) for module in (model, model[1], model[1].child))
+    assert not any(
+        "forward" in vars(module) for module in (model, model[1], model[1].child)
+    )

@@ -29,7 +29,9 @@ def check(*tensors):
 def test_counts_of_16_bit_patterns(dtype):
     values = EVERY_16.view(dtype)
     check(values)
-    check(*values.split(257))  # most parts have no inf and no NaN, so that `largest` is compared
+    check(
+        *values.split(257)
+    )  # most parts have no inf and no NaN, so that `largest` is compared
 
 
 @pytest.mark.parametrize("size", [1, 1000, 2**15, 2**15 + 1, 2**17 + 1, 2**20 + 3])
@@ -49,7 +51,9 @@ def test_counts_of_generated_float32(lists):
 
 
 @settings(max_examples=examples(ms=10))
-@given(st.lists(st.sampled_from([0, 1, 300, 2**15, 2**15 + 1]), min_size=1, max_size=12))
+@given(
+    st.lists(st.sampled_from([0, 1, 300, 2**15, 2**15 + 1]), min_size=1, max_size=12)
+)
 @example([i % 5 for i in range(2000)])
 def test_counts_of_mixed_sizes(sizes):
     check(*(random_bits(i, size) for i, size in enumerate(sizes)))
@@ -64,7 +68,11 @@ def test_counts_of_any_layout():
     base = torch.randn(6, 8, 4, 4) * 1e-3
     channels_last = base.contiguous(memory_format=torch.channels_last)
     check(channels_last, base.transpose(0, 1), base[::2, 1::3])
-    check(torch.tensor(0.25).expand(3, 5), torch.ones(1, requires_grad=True), torch.zeros(0, 4))
+    check(
+        torch.tensor(0.25).expand(3, 5),
+        torch.ones(1, requires_grad=True),
+        torch.zeros(0, 4),
+    )
 
 
 def test_float64_raises():
@@ -74,7 +82,12 @@ def test_float64_raises():
 
 def test_subnormals_are_counted_despite_cpu_flush():
     small = torch.arange(-4096, 4096, dtype=torch.int32).view(torch.float32)
-    tensors = [small, small[4096:], torch.cat([torch.zeros(4096), small]), EVERY_16.view(HALVES[1])]
+    tensors = [
+        small,
+        small[4096:],
+        torch.cat([torch.zeros(4096), small]),
+        EVERY_16.view(HALVES[1]),
+    ]
     expected = [reference(values) for values in tensors]
     if not torch.set_flush_denormal(True):
         pytest.skip("this CPU keeps subnormals")
@@ -104,8 +117,15 @@ def test_threads_count_independently():
 @pytest.mark.parametrize("size", [1, 100, 2**17])
 def test_device_counts_match_cpu(size):
     # the path of other devices, run on the CPU
-    for values in (random_bits(size, size), EVERY_16.view(torch.float16), -torch.ones(3)):
-        same(Histogram.from_counts(counting._on_device(values).numpy()), reference(values))
+    for values in (
+        random_bits(size, size),
+        EVERY_16.view(torch.float16),
+        -torch.ones(3),
+    ):
+        same(
+            Histogram.from_counts(counting._on_device(values).numpy()),
+            reference(values),
+        )
 
 
 @settings(max_examples=examples(ms=4))
@@ -116,5 +136,8 @@ def test_device_counts_match_cpu(size):
 @example([1.0], [math.nan])
 @example([math.nan], [math.inf])
 def test_histograms_add_up(a, b):
-    one, two = torch.tensor(a, dtype=torch.float32), torch.tensor(b, dtype=torch.float32)
+    one, two = (
+        torch.tensor(a, dtype=torch.float32),
+        torch.tensor(b, dtype=torch.float32),
+    )
     same(Histogram.of(one) + Histogram.of(two), Histogram.of(torch.cat([one, two])))

@@ -18,11 +18,20 @@ class Training:
 
     def __init__(self, device):
         torch.manual_seed(0)
-        layers = nn.Linear(16, 300), nn.ReLU(), nn.Linear(300, 300), nn.Sigmoid(), nn.Linear(300, 4)
+        layers = (
+            nn.Linear(16, 300),
+            nn.ReLU(),
+            nn.Linear(300, 300),
+            nn.Sigmoid(),
+            nn.Linear(300, 4),
+        )
         self.model = nn.Sequential(*layers)
         self.model.register_parameter("empty", nn.Parameter(torch.empty(0)))
         self.model.to(device)
-        self.x, self.y = torch.randn(8, 16).to(device), torch.randint(0, 4, (8,)).to(device)
+        self.x, self.y = (
+            torch.randn(8, 16).to(device),
+            torch.randint(0, 4, (8,)).to(device),
+        )
 
     def backward(self):
         self.model.zero_grad()
@@ -50,7 +59,9 @@ def test_counts_match_cpu_without_waiting(device):
                 probe.step()
     rows += probe.drain()
     mine = [row for row in rows if row.kind == "parameter"]
-    assert [row.step for row in mine] == [step for step in range(STEPS) for _ in range(7)]
+    assert [row.step for row in mine] == [
+        step for step in range(STEPS) for _ in range(7)
+    ]
     training.are_counted(mine[-7:])
     last = [row for row in rows if row.kind == "activation" and row.step == STEPS - 1]
     sizes = {row.name: row.histogram.size for row in last}
@@ -68,7 +79,10 @@ def test_counts_of_large_tensor_match_cpu(dtype):
 def test_gradients_of_another_stream():
     training = Training("cuda")
     torch.cuda.synchronize()
-    with Probe(training.model, scale=SCALE) as probe, torch.cuda.stream(torch.cuda.Stream()):
+    with (
+        Probe(training.model, scale=SCALE) as probe,
+        torch.cuda.stream(torch.cuda.Stream()),
+    ):
         training.backward()
         probe.step()
     rows = probe.drain()

@@ -23,9 +23,13 @@ CASTS = (FP16, BF16, E5M2, E4M3)
 @FEW
 @given(st.integers(0, 2**32 - 1), POWERS)
 def test_power_of_two_shifts_histogram(seed: int, exponent: int) -> None:
-    values = torch.from_numpy(np.random.default_rng(seed).normal(0, 1, 64).astype(np.float32))
+    values = torch.from_numpy(
+        np.random.default_rng(seed).normal(0, 1, 64).astype(np.float32)
+    )
     direct = Histogram.of(values * 2.0**exponent)
-    same(Histogram(moved(Histogram.of(values).counts, exponent), direct.largest), direct)
+    same(
+        Histogram(moved(Histogram.of(values).counts, exponent), direct.largest), direct
+    )
 
 
 def test_out_of_range_elements_stay_counted() -> None:
@@ -38,9 +42,15 @@ def test_out_of_range_elements_stay_counted() -> None:
 
 def actual(values: torch.Tensor, scale: float, fmt: Format) -> dict[str, float]:
     """Shares by casting every element; the product is exact in float64."""
-    kinds = np.bincount(fmt.classify(values.double().numpy() * scale), minlength=len(Kind))
+    kinds = np.bincount(
+        fmt.classify(values.double().numpy() * scale), minlength=len(Kind)
+    )
     nonzero = max(len(values) - int(kinds[Kind.ZERO]), 1)
-    lost = {"flushed": Kind.FLUSHED, "subnormal": Kind.SUBNORMAL, "overflowed": Kind.OVERFLOWED}
+    lost = {
+        "flushed": Kind.FLUSHED,
+        "subnormal": Kind.SUBNORMAL,
+        "overflowed": Kind.OVERFLOWED,
+    }
     return {name: int(kinds[kind]) / nonzero for name, kind in lost.items()}
 
 
@@ -59,7 +69,9 @@ def test_bounds_hold_for_fp16_values(fmt: Format) -> None:
 
 @FEW
 @given(
-    st.lists(st.floats(width=32), max_size=20), st.floats(2**-30, 2**30), st.sampled_from(FORMATS)
+    st.lists(st.floats(width=32), max_size=20),
+    st.floats(2**-30, 2**30),
+    st.sampled_from(FORMATS),
 )
 @example([65519.0], 1.0, FP16)
 @example([65520.0, 1.0], 1.0, FP16)
@@ -69,7 +81,9 @@ def test_bounds_hold_for_fp16_values(fmt: Format) -> None:
 @example([256.0, 300.0], 464 / 256, E4M3)
 @example([2.0**-25, 2.0**-24], 1.0, FP16)
 @example([2.0**127, 2.0**-149], 2.0, FP32)
-def test_bounds_hold_for_generated_values(values: list[float], scale: float, fmt: Format) -> None:
+def test_bounds_hold_for_generated_values(
+    values: list[float], scale: float, fmt: Format
+) -> None:
     check_lost(torch.tensor(values, dtype=torch.float32), scale, fmt)
 
 
@@ -93,7 +107,9 @@ def test_bounds_are_within_one_binade() -> None:
 @example([2.0**-149], E5M2)
 def test_threshold_is_largest_fitting_power(values: list[float], fmt: Format) -> None:
     array = np.array(values, np.float32).astype(np.float64)
-    threshold = Histogram.of(torch.tensor(values, dtype=torch.float32)).overflow_threshold(fmt)
+    threshold = Histogram.of(
+        torch.tensor(values, dtype=torch.float32)
+    ).overflow_threshold(fmt)
     if not array.any():
         assert threshold == math.inf
         return

@@ -20,13 +20,22 @@ from tests.probe.helpers import same
 def mlp(seed: int = 0) -> nn.Sequential:
     torch.manual_seed(seed)
     return nn.Sequential(
-        nn.Linear(16, 32), nn.ReLU(inplace=True), nn.Linear(32, 32), nn.Sigmoid(), nn.Linear(32, 4)
+        nn.Linear(16, 32),
+        nn.ReLU(inplace=True),
+        nn.Linear(32, 32),
+        nn.Sigmoid(),
+        nn.Linear(32, 4),
     )
 
 
-def loss_of(model: nn.Module, seed: int = 0, *, fp16: bool = True, size: float = 1.0) -> Tensor:
+def loss_of(
+    model: nn.Module, seed: int = 0, *, fp16: bool = True, size: float = 1.0
+) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
-    x, y = torch.randn(8, 16, generator=generator), torch.randint(0, 4, (8,), generator=generator)
+    x, y = (
+        torch.randn(8, 16, generator=generator),
+        torch.randint(0, 4, (8,), generator=generator),
+    )
     with torch.autocast("cpu", torch.float16, enabled=fp16):
         return size * nn.functional.cross_entropy(model(x), y)
 
@@ -41,7 +50,9 @@ def probed(
     return probe.drain()
 
 
-def are_gradients(rows: list[GradientRecord], model: nn.Module, scale: float = 1.0) -> None:
+def are_gradients(
+    rows: list[GradientRecord], model: nn.Module, scale: float = 1.0
+) -> None:
     """The rows are the histograms of the model's gradients, divided by the scale."""
     for row in rows:
         grad = model.get_parameter(row.name).grad
@@ -49,7 +60,9 @@ def are_gradients(rows: list[GradientRecord], model: nn.Module, scale: float = 1
         same(row.histogram, Histogram.of(grad / scale))
 
 
-@pytest.mark.parametrize(("fp16", "scale"), [(False, 512.0), (True, 512.0), (False, 1700.0)])
+@pytest.mark.parametrize(
+    ("fp16", "scale"), [(False, 512.0), (True, 512.0), (False, 1700.0)]
+)
 def test_histograms_match_gradients(fp16: bool, scale: float) -> None:
     """A power of two moves the histogram, any other scale is divided out in float32."""
     model = mlp()
@@ -71,7 +84,11 @@ def test_power_of_two_scale_is_exact(activations: bool) -> None:
 
 
 def test_activation_gradients_are_recorded() -> None:
-    rows = {row.name: row for row in probed(256.0, activations=True) if row.kind == "activation"}
+    rows = {
+        row.name: row
+        for row in probed(256.0, activations=True)
+        if row.kind == "activation"
+    }
     # Half of a ReLU's inputs get no gradient, all of a sigmoid's get one.
     assert rows["0"].histogram.counts[0] > 50
     assert rows["3"].histogram.counts[0] < 10
@@ -90,7 +107,11 @@ def test_reused_module_counts_add_up() -> None:
     model = Twice()
     with Probe(model, activations=True) as probe:
         model(torch.randn(5, 2, 4)).backward()
-    sizes = {row.name: row.histogram.size for row in probe.drain() if row.kind == "activation"}
+    sizes = {
+        row.name: row.histogram.size
+        for row in probe.drain()
+        if row.kind == "activation"
+    }
     assert sizes == {"linear": 2 * 5 * 2 * 4, "lstm[0]": 5 * 2 * 3}
 
 
@@ -103,7 +124,11 @@ def test_float64_outputs_are_not_counted() -> None:
     model = nn.Sequential(nn.Linear(2, 1), Several())
     with Probe(model, activations=True) as probe:
         sum(each.sum() for each in model(torch.ones(3, 2))).backward()
-    sizes = {row.name: row.histogram.size for row in probe.drain() if row.kind == "activation"}
+    sizes = {
+        row.name: row.histogram.size
+        for row in probe.drain()
+        if row.kind == "activation"
+    }
     assert sizes == {"0": 3, "1[0]": 3, "1[1]": 3}
 
 
@@ -111,7 +136,9 @@ def test_cleared_gradient_is_ignored() -> None:
     """As an optimizer clears it that steps within the backward pass."""
     model = nn.Linear(2, 1)
     with Probe(model) as probe:
-        model.weight.register_post_accumulate_grad_hook(lambda param: setattr(param, "grad", None))
+        model.weight.register_post_accumulate_grad_hook(
+            lambda param: setattr(param, "grad", None)
+        )
         model(torch.ones(3, 2)).sum().backward()
     assert [row.name for row in probe.drain()] == ["bias"]
 
@@ -194,7 +221,9 @@ def test_nested_backward_is_recorded() -> None:
     x, y = torch.randn(8, 16, requires_grad=True), torch.randint(0, 4, (8,))
     with Probe(model) as probe:
         hidden = checkpoint(model[:3], x, use_reentrant=True)
-        nn.functional.cross_entropy(model[3:](hidden) + model[2](hidden).mean(), y).backward()
+        nn.functional.cross_entropy(
+            model[3:](hidden) + model[2](hidden).mean(), y
+        ).backward()
     rows = probe.drain()
     assert len(rows) == 6
     are_gradients(rows, model)
@@ -265,13 +294,17 @@ def overflows(scale: float, size: float) -> bool:
     model = mlp()
     (loss_of(model, size=size) * scale).backward()
     return not all(
-        bool(param.grad.isfinite().all()) for param in model.parameters() if param.grad is not None
+        bool(param.grad.isfinite().all())
+        for param in model.parameters()
+        if param.grad is not None
     )
 
 
 @pytest.mark.parametrize("size", [1.0, 2.0**10, 2.0**-6])
 def test_threshold_matches_fp16_run(size: float) -> None:
-    """Probed at a scale far below, where fp16 rounds otherwise; rounding may move it by one binade at most."""
+    """Probed at a scale far below, where fp16 rounds otherwise; rounding may move it by one binade
+    at most.
+    """
     model = mlp()
     scale = 2.0**6 / size
     with Probe(model, scale=scale, activations=True) as probe:
@@ -325,16 +358,26 @@ class Told(NamedTuple):
 
 
 @pytest.mark.parametrize(("scale", "threshold"), [(0.0, 0.0), (math.inf, 2.0**127)])
-def test_scale_without_reciprocal_bounds_threshold(scale: float, threshold: float) -> None:
+def test_scale_without_reciprocal_bounds_threshold(
+    scale: float, threshold: float
+) -> None:
     rows = probed(scale, told=Told(scale))
     assert {row.scale for row in rows} == {scale}
     assert overflow_thresholds(rows).tolist() == [threshold]
 
 
 def test_thresholds_take_minimum_per_step() -> None:
-    histograms = {value: Histogram.of(torch.tensor([value])) for value in (0.0, 0.5, 1.0, 4.0)}
+    histograms = {
+        value: Histogram.of(torch.tensor([value])) for value in (0.0, 0.5, 1.0, 4.0)
+    }
     steps = ((4, 1.0), (2, 0.0), (4, 4.0), (4, 0.5))
-    rows = [GradientRecord(step, "parameter", "", 1.0, histograms[value]) for step, value in steps]
+    rows = [
+        GradientRecord(step, "parameter", "", 1.0, histograms[value])
+        for step, value in steps
+    ]
     assert overflow_thresholds(rows).tolist() == [math.inf, 2.0**13]
-    assert overflow_thresholds(rows, E4M3).tolist() == [math.inf, 2.0**6]  # 4 * 2^7 is above 464
+    assert overflow_thresholds(rows, E4M3).tolist() == [
+        math.inf,
+        2.0**6,
+    ]  # 4 * 2^7 is above 464
     assert overflow_thresholds([]).shape == (0,)

@@ -1,4 +1,3 @@
-# ruff: noqa: E501 - lines as programs print them
 """Generated runs, with everything that is true of them, and their logs as programs print them."""
 
 import math
@@ -74,7 +73,9 @@ class GeneratedRun:
         return sum(step.skipped for step in self.steps[max(first, 0) : last + 1])
 
 
-def generated(ending: str, dialect: str, count: int, begin: int, seed: int) -> GeneratedRun:
+def generated(
+    ending: str, dialect: str, count: int, begin: int, seed: int
+) -> GeneratedRun:
     """Return a run of so many steps, in which what is wrong begins at a step."""
     random = np.random.default_rng(seed)
     begin = (
@@ -83,15 +84,21 @@ def generated(ending: str, dialect: str, count: int, begin: int, seed: int) -> G
         else min(begin, count // 2)
     )
     interval = (
-        int(random.choice([1, 2, 3])) if ending == "thrash" else int(random.integers(60, 2000))
+        int(random.choice([1, 2, 3]))
+        if ending == "thrash"
+        else int(random.integers(60, 2000))
     )
     level = 2.0 ** int(random.integers(6, 16))
-    first = level * 2.0 ** int(random.integers(3, 12)) if ending == "searching" else level
+    first = (
+        level * 2.0 ** int(random.integers(3, 12)) if ending == "searching" else level
+    )
     rule = RULES[dialect](max(first, 1.0), interval)
     state, steps, loss = init(rule), [], 4.0
     static = float(2.0 ** random.integers(4, 16)) if ending == "static" else None
     for number in range(count):
-        scale = static or (0.0 if ending == "scale-0" and number >= begin else state.scale)
+        scale = static or (
+            0.0 if ending == "scale-0" and number >= begin else state.scale
+        )
         bad = number >= begin and ending in (
             "never started",
             "collapsed",
@@ -116,7 +123,9 @@ def generated(ending: str, dialect: str, count: int, begin: int, seed: int) -> G
         norm = math.nan if bad else math.inf if over else float(random.lognormal())
         state = update(rule, state, bool(over))
         after = static or (
-            0.0 if ending == "scale-0" and number >= begin - 1 and begin else state.scale
+            0.0
+            if ending == "scale-0" and number >= begin - 1 and begin
+            else state.scale
         )
         after = 0.0 if ending == "scale-0" and number >= begin - 1 else after
         steps.append(Step(scale, after, bool(skipped), norm, shown))
@@ -126,12 +135,14 @@ def generated(ending: str, dialect: str, count: int, begin: int, seed: int) -> G
 def megatron(run: GeneratedRun, every: int) -> Iterator[Line]:
     for end in range(every, len(run.steps) + 1, every):
         part = run.steps[end - every : end]
-        taken = [step.loss for step in part if not step.skipped and math.isfinite(step.loss)]
+        taken = [
+            step.loss for step in part if not step.skipped and math.isfinite(step.loss)
+        ]
         loss = f" lm loss: {sum(taken) / len(taken):.6E} |" if taken else ""
         norm = "" if part[-1].skipped else f" grad norm: {part[-1].norm:.3f} |"
         nans = sum(step.skipped and not math.isfinite(step.loss) for step in part)
         yield (
-            f" iteration {end - 1:8d}/{len(run.steps):8d} | consumed samples: {32 * end:12d} | learning rate: 1.000E-02 |"
+            f" iteration {end - 1:8d}/{len(run.steps):8d} | consumed samples: {32 * end:12d} | learning rate: 1.000E-02 |"  # noqa: E501
             f"{loss} loss scale: {part[-1].after:.1f} |{norm} number of skipped iterations: "
             f"{sum(step.skipped for step in part):3d} | number of nan iterations: {nans:3d} |"
         ), end - every, end - 1  # fmt: skip
@@ -184,7 +195,9 @@ def fused(run: GeneratedRun, every: int) -> Iterator[Line]:
 
 
 def stale(run: GeneratedRun, every: int) -> Iterator[Line]:
-    """Megatron's lines where DeepSpeed steps: no skip is counted, and a skipped step prints the norm of the last one."""
+    """Megatron's lines where DeepSpeed steps: no skip is counted, and a skipped step prints the
+    norm of the last one.
+    """
     place = "[2026-01-01] [INFO] [stage_1_and_2.py:1644:step] [deepscale] OVERFLOW! Rank 0 Skipping step."
     norm = 0.0
     for number, step in enumerate(run.steps):
@@ -198,7 +211,7 @@ def stale(run: GeneratedRun, every: int) -> Iterator[Line]:
         if (number + 1) % every == 0:
             loss = f" lm loss: {step.loss:.6E} |" if math.isfinite(step.loss) else ""
             text = (
-                f" iteration {number:8d}/{len(run.steps):8d} | consumed samples: {32 * number:12d} | learning rate: 1.000E-02 |"
+                f" iteration {number:8d}/{len(run.steps):8d} | consumed samples: {32 * number:12d} | learning rate: 1.000E-02 |"  # noqa: E501
                 f"{loss} loss scale: {step.after:.1f} | grad norm: {norm:.3f} | number of skipped iterations: "
                 "  0 | number of nan iterations:   0 |"
             )
@@ -213,7 +226,11 @@ def generic(run: GeneratedRun, every: int) -> Iterator[Line]:
 
 def bare(run: GeneratedRun, every: int) -> Iterator[Line]:
     for number, step in [*enumerate(run.steps)][::every]:
-        yield f"step {number}: loss {step.loss:.4f}, scale {step.scale:.17g}", number, number
+        yield (
+            f"step {number}: loss {step.loss:.4f}, scale {step.scale:.17g}",
+            number,
+            number,
+        )
 
 
 def trainer(run: GeneratedRun, every: int) -> Iterator[Line]:
@@ -229,7 +246,11 @@ def trainer(run: GeneratedRun, every: int) -> Iterator[Line]:
                 "learning_rate": rate,
                 "epoch": number / 1000,
             }
-            yield f" 1%|# | {number + 1}/100000 [00:01<00:09, 80.00it/s]{numbers}", number, number
+            yield (
+                f" 1%|# | {number + 1}/100000 [00:01<00:09, 80.00it/s]{numbers}",
+                number,
+                number,
+            )
         if (number + 1) % (7 * every) == 0:
             yield (
                 f"{{'eval_loss': {step.loss}, 'eval_runtime': 2.5, 'epoch': {number / 1000}}}",
@@ -242,7 +263,11 @@ def notebook(run: GeneratedRun, every: int) -> Iterator[Line]:
     """The Trainer's in a notebook: each loss the mean of the finite ones."""
     yield "Step\tTraining Loss\tValidation Loss", 0, 0
     for end in range(every, len(run.steps) + 1, every):
-        losses = [step.loss for step in run.steps[end - every : end] if math.isfinite(step.loss)]
+        losses = [
+            step.loss
+            for step in run.steps[end - every : end]
+            if math.isfinite(step.loss)
+        ]
         mean = sum(losses) / len(losses) if losses else 0.0
         yield f"{end}\t{mean:.6f}\t{run.steps[end - 1].loss:.6f}", end - every, end - 1
 
@@ -255,7 +280,8 @@ def outputs(run: GeneratedRun, every: int) -> Iterator[Line]:
             f"Float32, {step.scale:.17g}",
         )
         shown = ", ".join(
-            f"Tensor(shape=[{'1' * (not at)}], dtype={each})" for at, each in enumerate(numbers)
+            f"Tensor(shape=[{'1' * (not at)}], dtype={each})"
+            for at, each in enumerate(numbers)
         )
         yield (
             f"epoch: 0.0, current epoch percent: 0.001, step: {number}, outputs are ({shown})",
@@ -278,9 +304,12 @@ def epochs(run: GeneratedRun, every: int) -> Iterator[Line]:
     for epoch, begin in enumerate(range(0, len(run.steps) - every + 1, every)):
         part = run.steps[begin : begin + every]
         loss, scale = (
-            float(np.mean(column)) for column in ([s.loss for s in part], [s.scale for s in part])
+            float(np.mean(column))
+            for column in ([s.loss for s in part], [s.scale for s in part])
         )
-        text = f'{{"train_loss": {loss}, "train_loss_scale": {scale}, "epoch": {epoch}}}'
+        text = (
+            f'{{"train_loss": {loss}, "train_loss_scale": {scale}, "epoch": {epoch}}}'
+        )
         yield text.replace("nan", "NaN"), begin, begin + every - 1
 
 
@@ -300,7 +329,11 @@ def fairseq(run: GeneratedRun, every: int) -> Iterator[Line]:
     for number, step in enumerate(run.steps):
         if step.skipped:
             told = f"NOTE: gradient overflow detected, ignoring gradient, setting loss scale to: {step.after}"
-            yield f"2026-01-01 10:00:00 | INFO | fairseq.trainer | {told}", number, number
+            yield (
+                f"2026-01-01 10:00:00 | INFO | fairseq.trainer | {told}",
+                number,
+                number,
+            )
             continue
         updates += 1
         if updates % every == 0:
@@ -313,7 +346,11 @@ def fairseq(run: GeneratedRun, every: int) -> Iterator[Line]:
 def diffusion(run: GeneratedRun, every: int) -> Iterator[Line]:
     for number, step in enumerate(run.steps):
         if step.skipped and step.after > 0:
-            yield f"Found NaN, decreased lg_loss_scale to {math.log2(step.after)}", number, number
+            yield (
+                f"Found NaN, decreased lg_loss_scale to {math.log2(step.after)}",
+                number,
+                number,
+            )
         if number % every == 0 and step.scale > 0:
             cells = {
                 "grad_norm": step.norm,
@@ -339,22 +376,30 @@ def insightface(run: GeneratedRun, every: int) -> Iterator[Line]:
 def rounded(run: GeneratedRun, every: int) -> Iterator[Line]:
     """The scale with two decimals: one below 0.005 is printed as 0."""
     for number, step in [*enumerate(run.steps)][::every]:
-        yield f"iter {number} | loss {step.loss:.4f} | scale {step.scale:.2f} |", number, number
+        yield (
+            f"iter {number} | loss {step.loss:.4f} | scale {step.scale:.2f} |",
+            number,
+            number,
+        )
 
 
 def videomae(run: GeneratedRun, every: int) -> Iterator[Line]:
     """DeepSpeed's sentences, and a line every few steps with the median of the last 20 scales."""
-    sentences = {number: text for text, number, last in deepspeed(run, len(run.steps) + 1)}
+    sentences = {
+        number: text for text, number, last in deepspeed(run, len(run.steps) + 1)
+    }
     for number, step in enumerate(run.steps):
         if number in sentences:
             yield sentences[number], number, number
         if number % every == 0:
             part = sorted(
                 each.scale
-                for each in run.steps[max(min(run.since, number), number - 19) : number + 1]
+                for each in run.steps[
+                    max(min(run.since, number), number - 19) : number + 1
+                ]
             )
             scale = f"{part[(len(part) - 1) // 2]:.4f} ({sum(part) / len(part):.4f})"
-            text = f"Epoch: [0]  [{number:4d}/9999]  eta: 1:00:00  loss: {step.loss:.4f} (3.1)  loss_scale: {scale}  time: 0.5"
+            text = f"Epoch: [0]  [{number:4d}/9999]  eta: 1:00:00  loss: {step.loss:.4f} (3.1)  loss_scale: {scale}  time: 0.5"  # noqa: E501
             yield text, max(0, number - 19), number
 
 
@@ -373,14 +418,15 @@ def mmcv(run: GeneratedRun, every: int) -> Iterator[Line]:
     for end in range(every, len(run.steps) + 1, every):
         part = run.steps[end - every : end]
         loss, norm = (
-            float(np.mean(column)) for column in ([s.loss for s in part], [s.norm for s in part])
+            float(np.mean(column))
+            for column in ([s.loss for s in part], [s.norm for s in part])
         )
         text = f"- mmdet - INFO - Epoch [1][{end}/9999]\tlr: 1.000e-03, loss: {loss:.4f}, grad_norm: {norm:.4f}"
         yield f"2026-01-01 10:00:00,000 {text}", end - every, end - 1
 
 
 NUMBER = re.compile(
-    r"(?:iteration +|[^g] step[:= ]*|\] step=|^step |step:\[ *|\]\[ *|iter |Global Step: |\]  \[ *|num_updates=|# \| |^\| step  *\| |epoch\": |^(?=\d+\t))(\d+)"
+    r"(?:iteration +|[^g] step[:= ]*|\] step=|^step |step:\[ *|\]\[ *|iter |Global Step: |\]  \[ *|num_updates=|# \| |^\| step  *\| |epoch\": |^(?=\d+\t))(\d+)"  # noqa: E501
 )
 """The number of a step, as lines have it."""
 PRINTERS = {
@@ -434,14 +480,22 @@ class Log:
 
     @cached_property
     def starts(self) -> tuple[GeneratedRun, ...]:
-        """The run, and the one that was started again, from a checkpoint of the first, whose counts it takes over."""
+        """The run, and the one that was started again, from a checkpoint of the first, whose counts
+        it takes over.
+        """
         dialect = PRINTERS[self.form][1]
         seeds = (self.seed, self.seed + 1) if self.stop else (self.seed,)
-        runs = [generated(self.ending, dialect, self.count, self.begin, seed) for seed in seeds]
+        runs = [
+            generated(self.ending, dialect, self.count, self.begin, seed)
+            for seed in seeds
+        ]
         first, at = runs[0], self.resumed
         return (
             first,
-            *(replace(run, since=at, steps=first.steps[:at] + run.steps[at:]) for run in runs[1:]),
+            *(
+                replace(run, since=at, steps=first.steps[:at] + run.steps[at:])
+                for run in runs[1:]
+            ),
         )
 
     @cached_property
@@ -451,11 +505,15 @@ class Log:
         if not again:
             return first
         steps = first.steps[: self.stop] + again[0].steps[self.resumed :]
-        return GeneratedRun(self.ending, steps, self.stop + max(0, again[0].begin - self.resumed))
+        return GeneratedRun(
+            self.ending, steps, self.stop + max(0, again[0].begin - self.resumed)
+        )
 
     def number(self, step: int) -> int:
         """Return how a step is numbered that is the so-and-so-manieth."""
-        return step - self.stop + self.resumed if self.stop and step >= self.stop else step
+        return (
+            step - self.stop + self.resumed if self.stop and step >= self.stop else step
+        )
 
     @property
     def visible(self) -> bool:
@@ -466,14 +524,17 @@ class Log:
             if (found := NUMBER.search(text))
         ]
         numbers = [
-            [int(found[1]) for again, found in told if again == late] for late in (False, True)
+            [int(found[1]) for again, found in told if again == late]
+            for late in (False, True)
         ]
         return all(numbers) and numbers[1][0] < numbers[0][-1]
 
     @cached_property
     def printed(self) -> list[Line]:
         """What both starts print."""
-        first, *again = ([*PRINTERS[self.form][0](run, self.every)] for run in self.starts)
+        first, *again = (
+            [*PRINTERS[self.form][0](run, self.every)] for run in self.starts
+        )
         if not again:
             return first
         moved = self.stop - self.resumed
@@ -487,7 +548,10 @@ class Log:
             for line in again[0]
             if line[2] >= self.resumed and (whole or line[1] >= self.resumed)
         ]
-        later = [(text, max(begin, self.resumed) + moved, end + moved) for text, begin, end in kept]
+        later = [
+            (text, max(begin, self.resumed) + moved, end + moved)
+            for text, begin, end in kept
+        ]
         return [line for line in first if line[2] < self.stop] + later
 
     @cached_property
@@ -502,21 +566,34 @@ class Log:
             middle = len(lines) // 2
             lines = lines[:middle] + lines[middle + self.hole : len(lines) - self.hole]
             if self.late:
-                lines = [line for _, line in sorted(_places(lines), key=lambda placed: placed[0])]
+                lines = [
+                    line
+                    for _, line in sorted(_places(lines), key=lambda placed: placed[0])
+                ]
             if self.dev:
-                lines = [each for at, line in enumerate(lines) for each in (line, *_dev(at, line))]
+                lines = [
+                    each
+                    for at, line in enumerate(lines)
+                    for each in (line, *_dev(at, line))
+                ]
             if self.twice:
                 told = "INFO:root:" * (
-                    self.seed % 2 or all("verflow" in text.lower() for text, *_ in lines)
+                    self.seed % 2
+                    or all("verflow" in text.lower() for text, *_ in lines)
                 )
                 lines = [
-                    (f"{before}{text}", *span) for text, *span in lines for before in (told, "")
+                    (f"{before}{text}", *span)
+                    for text, *span in lines
+                    for before in (told, "")
                 ]
         if self.width:
             return tuple(wrapped(lines, self.width))
         lines = [(self.tag + text, first, last) for text, first, last in lines]
         return tuple(
-            (text.replace("rank0", f"rank{rank}").replace("Rank 0", f"Rank {rank}"), *span)
+            (
+                text.replace("rank0", f"rank{rank}").replace("Rank 0", f"Rank {rank}"),
+                *span,
+            )
             for text, *span in lines
             for rank in range(
                 2
@@ -575,9 +652,16 @@ def wrapped(lines: Sequence[Line], width: int) -> list[Line]:
 
 
 @st.composite
-def logs(draw: st.DrawFn, endings: Sequence[str] = ENDINGS, *, whole: bool = False) -> Log:
-    """Draw a run, and its log in one of the forms: `whole`, or a part, thinned, wrapped, behind a stamp, of two ranks."""
-    ending, form = draw(st.sampled_from(endings)), draw(st.sampled_from(sorted(PRINTERS)))
+def logs(
+    draw: st.DrawFn, endings: Sequence[str] = ENDINGS, *, whole: bool = False
+) -> Log:
+    """Draw a run, and its log in one of the forms: `whole`, or a part, thinned, wrapped, behind a
+    stamp, of two ranks.
+    """
+    ending, form = (
+        draw(st.sampled_from(endings)),
+        draw(st.sampled_from(sorted(PRINTERS))),
+    )
     count, begin, seed = (
         draw(st.integers(20, 300)),
         draw(st.integers(0, 150)),
@@ -595,18 +679,27 @@ def logs(draw: st.DrawFn, endings: Sequence[str] = ENDINGS, *, whole: bool = Fal
         log = replace(log, width=draw(st.sampled_from([60, 80, 120])))
     elif draw(st.booleans()) and form not in ("epochs", "diffusion"):
         tag = draw(
-            st.sampled_from(["[rank0]: ", "0: ", "2026-01-01 10:00:00 INFO ", "[default0]:", ""])
+            st.sampled_from(
+                ["[rank0]: ", "0: ", "2026-01-01 10:00:00 INFO ", "[default0]:", ""]
+            )
         )
         log = replace(
-            log, tag=tag, ranks=1 if not tag else 2 * (tag == "[rank0]: " and draw(st.booleans()))
+            log,
+            tag=tag,
+            ranks=1 if not tag else 2 * (tag == "[rank0]: " and draw(st.booleans())),
         )
     if form not in ("epochs", "diffusion", "gan", "notebook"):
         log = replace(
-            log, hole=draw(st.sampled_from([0, 0, 0, 5])), dev=draw(st.booleans()) and not log.width
+            log,
+            hole=draw(st.sampled_from([0, 0, 0, 5])),
+            dev=draw(st.booleans()) and not log.width,
         )
         log = replace(log, late=draw(st.booleans()) and draw(st.booleans()))
         log = replace(
-            log, twice=draw(st.booleans()) and draw(st.booleans()) and not (log.width or log.tag)
+            log,
+            twice=draw(st.booleans())
+            and draw(st.booleans())
+            and not (log.width or log.tag),
         )
     if draw(st.booleans()):
         stop = draw(st.integers(1, count - 1))

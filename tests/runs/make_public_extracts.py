@@ -23,7 +23,11 @@ from ampsim.runs.findings.evidence import Evidence
 from ampsim.runs.read.history import NothingReadError
 
 HERE = Path(__file__).parent
-BUDGET, LONGEST, LINES = 1_990_000, 60_000, 345_000  # compressed bytes of all and of one; lines
+BUDGET, LONGEST, LINES = (
+    1_990_000,
+    60_000,
+    345_000,
+)  # compressed bytes of all and of one; lines
 STEMS = """
 acc acc1 accumulation accuracy act activation adagrad adam adamw adjust adv after all allocated
 alpha already amp an and any apex are arg arguments array at attempt attention attribute auc auroc
@@ -57,7 +61,9 @@ tuple txt type underflow unscale up update upscale us use using val valid valida
 version wall warmup warn was wd weight wer when while window with without worker world wpb wps wt
 xx yet zero
 """
-VOCABULARY = re.compile(rf"(?:{'|'.join(STEMS.split())})(?:s|e|es|d|ed|er|r|ing|ion|ions|al|n)?")
+VOCABULARY = re.compile(
+    rf"(?:{'|'.join(STEMS.split())})(?:s|e|es|d|ed|er|r|ing|ion|ions|al|n)?"
+)
 CHAIN = r"(?<![\w@])(?a:[A-Za-z_]\w*(?:[/.-][A-Za-z_]\w*)*)(?!\w)"
 VALUE = r"""["'\[({]* *[-+]?[\d.]|[\[({]|(?i:nan|inf|true|false|none)\b"""
 COLON = r":(?!\d{3,6}(?![\d.])|\d+:|//)"  # not in front of a port
@@ -72,21 +78,31 @@ TOKEN = re.compile(
 )
 WORD = re.compile(r"(?:\\[nrtbf])?([^\W\d]\w*)")
 PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[^\W\d_a-zA-Z]+")
-PLAIN = re.compile(r"[xX_0-9\uff58]+|\d+T\d+Z?|[A-Za-z_]\d{0,2}|\d+[A-Za-z]|\d*kB|(?:nan|inf)x+")
-FILE = re.compile(r"\.(?:py|log|txt|out|err|jsonl?|cc?|cpp|cuh?|sh|ya?ml|pth?|so|h|md|bin)$")
+PLAIN = re.compile(
+    r"[xX_0-9\uff58]+|\d+T\d+Z?|[A-Za-z_]\d{0,2}|\d+[A-Za-z]|\d*kB|(?:nan|inf)x+"
+)
+FILE = re.compile(
+    r"\.(?:py|log|txt|out|err|jsonl?|cc?|cpp|cuh?|sh|ya?ml|pth?|so|h|md|bin)$"
+)
 HASH = re.compile(r"(?=\w*\d)[0-9a-f]{7}")
 
 
 @lru_cache(100_000)
 def known(word: str) -> bool:
     """Return whether a word stays wherever it stands."""
-    parts = (PARTS.findall(word) or ["?"]) if not VOCABULARY.fullmatch(word.lower()) else ()
-    return bool(PLAIN.fullmatch(word)) or all(VOCABULARY.fullmatch(each.lower()) for each in parts)
+    parts = (
+        (PARTS.findall(word) or ["?"]) if not VOCABULARY.fullmatch(word.lower()) else ()
+    )
+    return bool(PLAIN.fullmatch(word)) or all(
+        VOCABULARY.fullmatch(each.lower()) for each in parts
+    )
 
 
 def hidden(word: str) -> str:
     """Return a word that stays, or as long a placeholder."""
-    word = word if known(word) else re.sub(r"[a-z0-9]", "x", re.sub(r"[A-Z]", "X", word))
+    word = (
+        word if known(word) else re.sub(r"[a-z0-9]", "x", re.sub(r"[A-Z]", "X", word))
+    )
     return re.sub(r"[^\x00-\x7f]", "\uff58", word)
 
 
@@ -126,13 +142,22 @@ def record_of(log: dict[str, Any], path: Path) -> dict[str, Any] | None:
         if said(copy) != said(path):
             return None
     names = ("id", "verdict", "skips_at_least", "skips_at_most", "sha256")
-    return {name: log[name] for name in names if name in log} | {"keys": sorted(keys), "text": text}
+    return {name: log[name] for name in names if name in log} | {
+        "keys": sorted(keys),
+        "text": text,
+    }
 
 
 def main() -> None:
     """Write the extracts of sick logs, then of others, the shortest first, while there is room."""
-    logs = [json.loads(line) for line in (HERE / "public_logs.jsonl").read_text().splitlines()]
-    made = [record_of(log, Path(os.environ["AMPSIM_PUBLIC_LOGS"], log["file"])) for log in logs]
+    logs = [
+        json.loads(line)
+        for line in (HERE / "public_logs.jsonl").read_text().splitlines()
+    ]
+    made = [
+        record_of(log, Path(os.environ["AMPSIM_PUBLIC_LOGS"], log["file"]))
+        for log in logs
+    ]
     sizes = list[tuple[bool, int, int]]()
     for at, record in enumerate(made):
         if record:
@@ -144,10 +169,14 @@ def main() -> None:
         if size <= min(room, LONGEST) and record["text"].count("\n") <= lines:
             room, lines = room - size, lines - record["text"].count("\n")
             taken[at] = record
-    text = "".join(json.dumps(taken[at], ensure_ascii=False) + "\n" for at in sorted(taken))
+    text = "".join(
+        json.dumps(taken[at], ensure_ascii=False) + "\n" for at in sorted(taken)
+    )
     packed = lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME)
     (HERE / "public_extracts.jsonl.xz").write_bytes(packed)
-    print(Counter(record["verdict"] for record in taken.values()), LINES - lines, "lines")
+    print(
+        Counter(record["verdict"] for record in taken.values()), LINES - lines, "lines"
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Data frames of run files and of experiments' data: the rows are the records, and numbers are numbers."""
+"""Data frames of run files and of experiments' data: the rows are the records, and numbers are
+numbers.
+"""
 
 import math
 import sys
@@ -11,8 +13,12 @@ from ampsim.core.files import DamagedFileError
 from ampsim.runs.record import data_file
 from ampsim.runs.record.run_file import RunFile
 
-PANDAS = pytest.param("pandas", marks=pytest.mark.framework("pandas", how="pip install pandas"))
-POLARS = pytest.param("polars", marks=pytest.mark.framework("polars", how="pip install polars"))
+PANDAS = pytest.param(
+    "pandas", marks=pytest.mark.framework("pandas", how="pip install pandas")
+)
+POLARS = pytest.param(
+    "polars", marks=pytest.mark.framework("polars", how="pip install polars")
+)
 
 
 @pytest.fixture
@@ -22,7 +28,14 @@ def run(tmp_path):
         for step, norm in enumerate([1.0, 2.0, math.inf]):
             file.append({"step": step, "grad_norm": norm, "loss_scale": 8})
     with RunFile(path, {"seed": 1}) as file:  # restarted at step 1
-        file.append({"step": 1, "grad_norm": math.nan, "loss_scale": 4.0, "nonfinite": {"w": "x"}})
+        file.append(
+            {
+                "step": 1,
+                "grad_norm": math.nan,
+                "loss_scale": 4.0,
+                "nonfinite": {"w": "x"},
+            }
+        )
     return path
 
 
@@ -30,8 +43,20 @@ def run(tmp_path):
 def data(tmp_path):
     path = tmp_path / "x.jsonl"
     units = [
-        {"arm": "a", "seed": 0, "settings": {"lr": 0.1}, "loss": [1, math.inf], "at": None},
-        {"arm": "b", "seed": 1, "settings": {"lr": 1}, "loss": [2.5, math.nan], "at": 3},
+        {
+            "arm": "a",
+            "seed": 0,
+            "settings": {"lr": 0.1},
+            "loss": [1, math.inf],
+            "at": None,
+        },
+        {
+            "arm": "b",
+            "seed": 1,
+            "settings": {"lr": 1},
+            "loss": [2.5, math.nan],
+            "at": 3,
+        },
     ]
     data_file.write(path, {"script": "x.py"}, units)
     return path
@@ -53,7 +78,11 @@ def plain(monkeypatch):
 
 def test_restarted_step_counts_once(plain, run):
     frame = ampsim.load(run)
-    assert [(row["step"], row["loss_scale"]) for row in frame] == [(0, 8), (1, 4.0), (2, 8)]
+    assert [(row["step"], row["loss_scale"]) for row in frame] == [
+        (0, 8),
+        (1, 4.0),
+        (2, 8),
+    ]
     assert frame.attrs["provenance"] == {"seed": 1}
 
 
@@ -87,7 +116,9 @@ def test_imported_library_is_preferred(monkeypatch, run):
 def test_missing_library_names_install_command(monkeypatch, run):
     for name in ("pandas", "polars"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ModuleNotFoundError, match="'pandas' or 'polars'; pip install pandas"):
+    with pytest.raises(
+        ModuleNotFoundError, match="'pandas' or 'polars'; pip install pandas"
+    ):
         ampsim.load(run)
 
 

@@ -10,7 +10,9 @@ from typer.testing import CliRunner
 from ampsim.cli import app
 from ampsim.runs import explain
 
-LOG = "".join(f"step: {10 * i}, loss_scale: {2.0 ** (4 - i)}, loss: nan\n" for i in range(20))
+LOG = "".join(
+    f"step: {10 * i}, loss_scale: {2.0 ** (4 - i)}, loss: nan\n" for i in range(20)
+)
 
 
 def run(*arguments: object, given: str | None = None) -> tuple[int, str]:
@@ -51,16 +53,34 @@ ERRORS = [
         "cannot be converted to type at::Half without overflow: -1e+09",
         "value-outside-the-float16-range",
     ),
-    ("TypeError: Cannot convert a MPS Tensor to float64 dtype as the MPS", "no-float64-on-mps"),
-    ("'LossScaleOptimizer' object has no attribute 'get_unscaled_gradients'", "renamed-in-keras-3"),
+    (
+        "TypeError: Cannot convert a MPS Tensor to float64 dtype as the MPS",
+        "no-float64-on-mps",
+    ),
+    (
+        "'LossScaleOptimizer' object has no attribute 'get_unscaled_gradients'",
+        "renamed-in-keras-3",
+    ),
     (
         "lax.select requires arguments to have the same dtypes, got float32, float16.",
         "float16-loss-scale",
     ),
-    ("mat1 and mat2 must have the same dtype, but got Float and Half", "mixed-float16-and-float32"),
-    ("RuntimeError: expected scalar type Half but found Float", "mixed-float16-and-float32"),
-    ("AttributeError: module 'torch.amp' has no attribute 'GradScaler'", "torch-older-than-2-3"),
-    ("FloatingPointError: Loss became infinite or NaN at iteration=12!", "loss-not-finite"),
+    (
+        "mat1 and mat2 must have the same dtype, but got Float and Half",
+        "mixed-float16-and-float32",
+    ),
+    (
+        "RuntimeError: expected scalar type Half but found Float",
+        "mixed-float16-and-float32",
+    ),
+    (
+        "AttributeError: module 'torch.amp' has no attribute 'GradScaler'",
+        "torch-older-than-2-3",
+    ),
+    (
+        "FloatingPointError: Loss became infinite or NaN at iteration=12!",
+        "loss-not-finite",
+    ),
     ("ValueError: The loss returned in `training_step` is nan.", "loss-not-finite"),
     (
         "Rank 3: found NaN in local grad norm in backward pass before data-parallel",

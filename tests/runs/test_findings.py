@@ -1,4 +1,6 @@
-"""Each finding is made of a run that has the fault, with its place and values, and of no healthy run."""
+"""Each finding is made of a run that has the fault, with its place and values, and of no healthy
+run.
+"""
 
 import math
 from pathlib import Path
@@ -27,7 +29,9 @@ def recorded(path: Path, **columns: Any) -> Explanation:
     return explain(path / "run.jsonl")
 
 
-def trained(skips: Any, rule: Rule = RULE, steps: int = 400, **changed: Any) -> dict[str, Any]:
+def trained(
+    skips: Any, rule: Rule = RULE, steps: int = 400, **changed: Any
+) -> dict[str, Any]:
     """Return the columns of a run that skipped these steps, and is healthy apart from that."""
     random = np.random.default_rng(0)
     skipped = [step in skips for step in range(steps)]
@@ -35,7 +39,12 @@ def trained(skips: Any, rule: Rule = RULE, steps: int = 400, **changed: Any) -> 
     norm = np.where(skipped, INF, random.lognormal(0.0, 0.1, steps)).tolist()
     loss = (np.linspace(4, 2, steps) + random.normal(0, 0.05, steps)).tolist()
     scales = [rule.init_scale, *after[:-1]]
-    return {"loss_scale": scales, "skipped": skipped, "grad_norm": norm, "loss": loss} | changed
+    return {
+        "loss_scale": scales,
+        "skipped": skipped,
+        "grad_norm": norm,
+        "loss": loss,
+    } | changed
 
 
 HEALTHY = {
@@ -69,15 +78,32 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
         trained(range(100, 400), Rule(growth_interval=2000, min_scale=256.0)),
         "scale-at-minimum",
     ),
-    "each step skipped": ({"loss_scale": [8.0] * 9, "skipped": [True] * 9}, "never-stepped"),
-    "a lost loss": (trained([], SLOW, loss=[3.0] * 300 + [NAN] * 100), "loss-not-finite"),
-    "a loss lost from the start": (trained([], SLOW, loss=[NAN] * 400), "loss-never-finite"),
+    "each step skipped": (
+        {"loss_scale": [8.0] * 9, "skipped": [True] * 9},
+        "never-stepped",
+    ),
+    "a lost loss": (
+        trained([], SLOW, loss=[3.0] * 300 + [NAN] * 100),
+        "loss-not-finite",
+    ),
+    "a loss lost from the start": (
+        trained([], SLOW, loss=[NAN] * 400),
+        "loss-never-finite",
+    ),
     "a norm that carries the scale": (
-        {"loss_scale": LEAPS.tolist(), "grad_norm": (LEAPS / 2**8).tolist(), "loss": FLAT[:40]},
+        {
+            "loss_scale": LEAPS.tolist(),
+            "grad_norm": (LEAPS / 2**8).tolist(),
+            "loss": FLAT[:40],
+        },
         "scaled-norm",
     ),
     "a clip of scaled gradients": (
-        {"loss_scale": LEAPS.tolist(), "grad_norm": (1 / LEAPS).tolist(), "loss": FLAT[:40]},
+        {
+            "loss_scale": LEAPS.tolist(),
+            "grad_norm": (1 / LEAPS).tolist(),
+            "loss": FLAT[:40],
+        },
         "clip-of-scaled-gradients",
     ),
     "growth without an end": (
@@ -88,7 +114,10 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
         {"loss_scale": [1.0] * 20, "grad_norm": [0.0] * 20, "loss": [2.0] * 20},
         "norm-underflows",
     ),
-    "many skips": (trained(range(0, 400, 6), Rule(growth_interval=5)), "skips-too-often"),
+    "many skips": (
+        trained(range(0, 400, 6), Rule(growth_interval=5)),
+        "skips-too-often",
+    ),
     "a divergence": (
         trained([], SLOW, loss=[*np.linspace(4, 2, 300), *np.linspace(2, 30, 100)]),
         "loss-diverged",
@@ -107,7 +136,11 @@ def test_fault_is_found_first(tmp_path: Path, fault: str) -> None:
 def test_first_lost_loss_has_its_place(tmp_path: Path) -> None:
     columns, _ = FAULTS["a lost loss"]
     [finding] = recorded(tmp_path, **columns).problems
-    assert (finding.step, finding.lines[0], finding.values["records"]) == (300, 302, 100)
+    assert (finding.step, finding.lines[0], finding.values["records"]) == (
+        300,
+        302,
+        100,
+    )
     assert finding.level == "proved"
 
 
@@ -128,7 +161,9 @@ def test_last_finite_loss_is_quoted() -> None:
 @pytest.mark.parametrize(("rise", "place"), [([], 40), ([60.0, 90.0, 5e4, 3e4], 39)])
 def test_restart_is_before_the_rise(rise: list[float], place: int) -> None:
     values = [*np.linspace(36, 12, 40), *rise, *[INF] * 5]
-    [problem] = explain([f"step {n} loss {value}" for n, value in enumerate(values)]).problems
+    [problem] = explain(
+        [f"step {n} loss {value}" for n, value in enumerate(values)]
+    ).problems
     assert f"before step {place}:" in problem.actions[0]
 
 
@@ -140,7 +175,9 @@ def test_one_message_tells_nothing_of_earlier() -> None:
 def test_loss_that_carries_scale_is_no_divergence(tmp_path: Path) -> None:
     scales = [2.0 ** (10 + step // 50) for step in range(200)]
     loss = [scale * 2.3 for scale in scales]
-    ids = {each.id for each in recorded(tmp_path, loss_scale=scales, loss=loss).findings}
+    ids = {
+        each.id for each in recorded(tmp_path, loss_scale=scales, loss=loss).findings
+    }
     assert "scaled-loss" in ids
     assert "loss-diverged" not in ids
 
@@ -154,14 +191,17 @@ def test_nan_norm_is_no_zero() -> None:
 
 def test_flat_loss_is_not_cleared(tmp_path: Path) -> None:
     # unscale_ and update without step: the scale rises, and no step is taken.
-    found = recorded(tmp_path, **trained([], Rule(growth_interval=20), 120, loss=FLAT[:120]))
+    found = recorded(
+        tmp_path, **trained([], Rule(growth_interval=20), 120, loss=FLAT[:120])
+    )
     assert found.verdict == "too little to tell"
     assert "loss-flat" in {each.id for each in found.findings}
 
 
 def test_trainer_zero_hides_nan() -> None:
     lines = [
-        f"{{'loss': 0.0, 'grad_norm': nan, 'learning_rate': 1e-05, 'epoch': {n}}}" for n in range(5)
+        f"{{'loss': 0.0, 'grad_norm': nan, 'learning_rate': 1e-05, 'epoch': {n}}}"
+        for n in range(5)
     ]
     assert explain(lines).problems[0].id == "loss-zero-hides-nan"
 
@@ -169,14 +209,18 @@ def test_trainer_zero_hides_nan() -> None:
 @pytest.mark.parametrize(("every", "first"), [(1, 0), (10, 10), (1, 10)])
 def test_only_a_complete_log_shows_no_step(every: int, first: int) -> None:
     rows = [(first + every * n, 2.0 ** (7 - n * every)) for n in range(19)]
-    ids = {each.id for each in explain([f"step {n} loss nan scale {s}" for n, s in rows]).problems}
+    ids = {
+        each.id
+        for each in explain([f"step {n} loss nan scale {s}" for n, s in rows]).problems
+    }
     assert ("never-stepped" in ids) == (first == 0)
     assert ids
 
 
 def test_zero_rate_shows_no_step() -> None:
     lines = [
-        f"{{'loss': 4.{n}, 'grad_norm': nan, 'learning_rate': 0.0, 'epoch': {n}}}" for n in range(5)
+        f"{{'loss': 4.{n}, 'grad_norm': nan, 'learning_rate': 0.0, 'epoch': {n}}}"
+        for n in range(5)
     ]
     assert explain(lines).problems[0].id == "never-stepped"
 
@@ -201,7 +245,9 @@ def test_unguarded_overflow_is_found() -> None:
 
 
 def test_causes_in_log_come_first() -> None:
-    warning = "UserWarning: cuDNN SDPA backward got grad_output.strides() != output.strides()"
+    warning = (
+        "UserWarning: cuDNN SDPA backward got grad_output.strides() != output.strides()"
+    )
     found = explain([warning, *(f"step {n} loss nan scale 8" for n in range(5))])
     assert "enable_cudnn_sdp(False)" in found.problems[0].actions[0]
 
@@ -221,7 +267,8 @@ def test_last_loss_of_zero_is_not_cleared() -> None:
 
 def test_counts_since_the_last_line_add_up() -> None:
     lines = [
-        f"step {10 * n} loss 2 skipped_steps {count}" for n, count in enumerate([0, 2, 0, 3, 0])
+        f"step {10 * n} loss 2 skipped_steps {count}"
+        for n, count in enumerate([0, 2, 0, 3, 0])
     ]
     assert sum(count for _, _, count, *_ in explain(lines).skips) == 5
 

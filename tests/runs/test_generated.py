@@ -27,13 +27,17 @@ def diagnosis(lines: list[str]) -> Explanation | None:
 
 def is_true(log: Log, finding: Finding) -> bool:
     """Return whether a proved finding is true of the steps that its lines are about."""
-    spans = [log.lines[line - 1][1:] for line in finding.lines if line <= len(log.lines)]
+    spans = [
+        log.lines[line - 1][1:] for line in finding.lines if line <= len(log.lines)
+    ]
     steps = [log.run.steps[first : last + 1] for first, last in spans]
     if finding.id in ("loss-not-finite", "loss-never-finite"):
         return all(any(step.loss != step.loss for step in span) for span in steps)
     if finding.id == "skipped-to-the-end":
         skips = int(finding.values["skips"])
-        return all(step.skipped for step in log.run.steps[log.last + 1 - skips : log.last + 1])
+        return all(
+            step.skipped for step in log.run.steps[log.last + 1 - skips : log.last + 1]
+        )
     if finding.id == "never-stepped":
         return all(step.skipped for step in log.run.steps[log.first + 1 : log.last + 1])
     return True
@@ -87,7 +91,8 @@ def test_most_runs_are_recognized(ending: str) -> None:
     verdicts = [
         found.verdict
         for log in sample(150, ending)
-        if (found := diagnosis(log.text)) and log.last - max(log.run.begin, log.first) > 45
+        if (found := diagnosis(log.text))
+        and log.last - max(log.run.begin, log.first) > 45
     ]
     assert verdicts.count(right) >= LEAST.get(ending, 0.5) * len(verdicts), verdicts
 
@@ -96,7 +101,9 @@ CHANGES = {
     "a suffix": lambda lines: lines[len(lines) // 3 :],
     "every second line": lambda lines: lines[::2],
     "every fifth line": lambda lines: lines[4::5],
-    "two ranks": lambda lines: [f"[rank{rank}]: {line}" for line in lines for rank in (0, 1)],
+    "two ranks": lambda lines: [
+        f"[rank{rank}]: {line}" for line in lines for rank in (0, 1)
+    ],
 }
 
 

@@ -23,7 +23,9 @@ from ampsim.runs.playground.build import (
 from ampsim.runs.record.data_file import read
 
 NODE = shutil.which("node")
-needs_node = pytest.mark.skipif(NODE is None, reason="needs node: apt-get install nodejs")
+needs_node = pytest.mark.skipif(
+    NODE is None, reason="needs node: apt-get install nodejs"
+)
 ROOT = Path(__file__).parents[2]
 
 
@@ -34,8 +36,12 @@ def in_node(function: str, calls: list[list[Any]]) -> list[Any]:
         "const calls = JSON.parse(require('fs').readFileSync(0, 'utf8'));"
         f"console.log(JSON.stringify(calls.map((call) => {function}(...call))));"
     )
-    done = subprocess.run(  # noqa: S603 - our own file
-        [str(NODE), "-e", code], input=json.dumps(calls), capture_output=True, text=True, check=True
+    done = subprocess.run(  # noqa: S603
+        [str(NODE), "-e", code],
+        input=json.dumps(calls),
+        capture_output=True,
+        text=True,
+        check=True,
     )
     answers: list[Any] = json.loads(
         done.stdout, parse_int=float
@@ -49,7 +55,9 @@ def random_rule(random: np.random.Generator) -> Rule:
     return Rule(
         init_scale=start,
         growth_factor=float(random.choice([1.0, 2.0, random.uniform(1, 4), 2.0**60])),
-        backoff_factor=float(random.choice([1.0, 0.5, random.uniform(0.1, 1), 2.0**-60])),
+        backoff_factor=float(
+            random.choice([1.0, 0.5, random.uniform(0.1, 1), 2.0**-60])
+        ),
         growth_interval=int(random.integers(1, 6)),
         min_scale=low if random.random() < 0.5 else None,
         max_scale=high if random.random() < 0.5 else None,
@@ -69,7 +77,9 @@ def replayed(rule: Rule, limits: list[float]) -> dict[str, Any]:
 def test_script_replay_matches_reference() -> None:
     random = np.random.default_rng(0)
     rules = [random_rule(random) for _ in range(300)]
-    runs = [(rule.init_scale * 2.0 ** random.normal(0, 9, 60)).tolist() for rule in rules]
+    runs = [
+        (rule.init_scale * 2.0 ** random.normal(0, 9, 60)).tolist() for rule in rules
+    ]
     for run in runs:
         run[random.integers(60)] = 0.0  # a forward pass that overflows
     calls = [
@@ -98,8 +108,12 @@ def test_recorded_runs_replay_recorded_skips() -> None:
     kept = {row["arm"]: row for row in rows if row["counts"]}
     for arm in RUNS:
         row = kept[arm]
-        own = {name: row["settings"][name] for name in ("init_scale", "growth_interval")}
-        run = replay_thresholds(Rule(**settings(**own)), index_thresholds(thresholds(row)))
+        own = {
+            name: row["settings"][name] for name in ("init_scale", "growth_interval")
+        }
+        run = replay_thresholds(
+            Rule(**settings(**own)), index_thresholds(thresholds(row))
+        )
         assert run.skipped.tolist() == row["found_inf"]
         scales = [run.first, *run.scales().tolist()]
         assert all(scales[step] == scale for step, scale in row["scale_changes"])

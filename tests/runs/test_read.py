@@ -23,7 +23,9 @@ from ampsim.runs.report.report import report
 from tests.examples import examples
 from tests.runs.test_truth import LOGS
 
-LOG = "".join(f"step {at}: loss {3 - at / 9}, loss_scale {2.0 ** (16 - at)}\n" for at in range(9))
+LOG = "".join(
+    f"step {at}: loss {3 - at / 9}, loss_scale {2.0 ** (16 - at)}\n" for at in range(9)
+)
 
 
 def read(folder: Path, data: str | bytes, name: str = "train.log") -> History:
@@ -75,21 +77,34 @@ def test_powers_of_two_alone_are_no_scale() -> None:
 
 
 def test_two_scales_stay_apart() -> None:
-    lines = [f"iter {n} d_loss 1.{n} g_loss 2.{n} d_scale {2**16} g_scale {2**8}" for n in range(9)]
-    found = {series.name: set(series.values) for series in read_log(lines).role("scale")}
+    lines = [
+        f"iter {n} d_loss 1.{n} g_loss 2.{n} d_scale {2**16} g_scale {2**8}"
+        for n in range(9)
+    ]
+    found = {
+        series.name: set(series.values) for series in read_log(lines).role("scale")
+    }
     assert found == {"d_scale": {2.0**16}, "g_scale": {2.0**8}}
 
 
 def test_ranks_stay_apart() -> None:
     lines = [
-        f"[rank{rank}]: step {n} loss {n + rank}.0 scale 8" for n in range(9) for rank in (0, 1)
+        f"[rank{rank}]: step {n} loss {n + rank}.0 scale 8"
+        for n in range(9)
+        for rank in (0, 1)
     ]
-    losses = {series.rank: series.values.tolist() for series in read_log(lines).role("loss")}
+    losses = {
+        series.rank: series.values.tolist() for series in read_log(lines).role("loss")
+    }
     assert losses == {rank: [n + rank for n in range(9)] for rank in (0, 1)}
 
 
 def test_steps_count_over_epochs() -> None:
-    lines = [f"Epoch: [{epoch}][{batch}/10] loss {2.0}" for epoch in (0, 1) for batch in range(10)]
+    lines = [
+        f"Epoch: [{epoch}][{batch}/10] loss {2.0}"
+        for epoch in (0, 1)
+        for batch in range(10)
+    ]
     assert read_log(lines).role("loss")[0].steps.tolist() == list(range(20))
 
 
@@ -101,12 +116,18 @@ def test_wrapped_lines_are_joined(width: int) -> None:
     ]
     cut = [line[at : at + width] for line in whole for at in range(0, len(line), width)]
     for role in ("loss", "scale", "norm"):
-        found, expected = (read_log(lines).role(role)[0].values.tolist() for lines in (cut, whole))
+        found, expected = (
+            read_log(lines).role(role)[0].values.tolist() for lines in (cut, whole)
+        )
         assert found == expected
 
 
 def test_second_handler_counts_once() -> None:
-    lines = [f"{prefix}step {n} loss {n}.5 scale 8" for n in range(9) for prefix in ("", "INFO: ")]
+    lines = [
+        f"{prefix}step {n} loss {n}.5 scale 8"
+        for n in range(9)
+        for prefix in ("", "INFO: ")
+    ]
     assert len(read_log(lines).role("loss")[0]) == 9
 
 
@@ -157,7 +178,9 @@ ENCODINGS = {
 def test_any_encoding_is_read(tmp_path: Path, encoding: str) -> None:
     plain, found = read(tmp_path, LOG), read(tmp_path, ENCODINGS[encoding])
     for role in ("loss", "scale"):
-        np.testing.assert_array_equal(found.role(role)[0].values, plain.role(role)[0].values)
+        np.testing.assert_array_equal(
+            found.role(role)[0].values, plain.role(role)[0].values
+        )
     assert found.notes == []
 
 
@@ -178,7 +201,9 @@ DOCUMENTS = {
     },
     "list.json": [{"step": 10 * n, "loss": n} for n in range(4)],
     "a.ipynb": {
-        "cells": [{"outputs": [{"text": [f"step {10 * n} loss {n}\n" for n in range(4)]}]}]
+        "cells": [
+            {"outputs": [{"text": [f"step {10 * n} loss {n}\n" for n in range(4)]}]}
+        ]
     },
 }
 
@@ -186,11 +211,16 @@ DOCUMENTS = {
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_documents_are_read(tmp_path: Path, name: str) -> None:
     [loss] = read(tmp_path, json.dumps(DOCUMENTS[name], indent=1), name).role("loss")
-    assert (loss.steps.tolist(), loss.values.tolist()) == ([0, 10, 20, 30], [0, 1, 2, 3])
+    assert (loss.steps.tolist(), loss.values.tolist()) == (
+        [0, 10, 20, 30],
+        [0, 1, 2, 3],
+    )
 
 
 def test_tables_are_read(tmp_path: Path) -> None:
-    rows = "step,train_loss,loss_scale\n" + "".join(f"{n},{n}.5,65536\n" for n in range(4))
+    rows = "step,train_loss,loss_scale\n" + "".join(
+        f"{n},{n}.5,65536\n" for n in range(4)
+    )
     history = read(tmp_path, rows, "metrics.csv")
     assert history.role("loss")[0].values.tolist() == [0.5, 1.5, 2.5, 3.5]
     assert history.role("scale")[0].steps.tolist() == [0, 1, 2, 3]
@@ -200,10 +230,22 @@ def test_recorded_run_round_trips(tmp_path: Path) -> None:
     bad = {"w": "has inf"}
     with RunFile(tmp_path / "run.jsonl", {"growth_interval": 2000}) as file:
         file.append(
-            {"step": 0, "loss_scale": 8.0, "skipped": True, "grad_norm": math.inf, "nonfinite": bad}
+            {
+                "step": 0,
+                "loss_scale": 8.0,
+                "skipped": True,
+                "grad_norm": math.inf,
+                "nonfinite": bad,
+            }
         )
         file.append(
-            {"step": 1, "loss_scale": 4.0, "skipped": False, "grad_norm": 1.0, "warning": "stands"}
+            {
+                "step": 1,
+                "loss_scale": 4.0,
+                "skipped": False,
+                "grad_norm": 1.0,
+                "warning": "stands",
+            }
         )
     history = read_log(tmp_path / "run.jsonl")
     assert history.recorded
@@ -235,7 +277,10 @@ def test_memory_does_not_grow(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def peak(lines: int) -> int:
         tracemalloc.start()
-        read_log(f"step {i} loss: 2.0 scale: {2 ** (i % 7)} grad_norm: 1.0\n" for i in range(lines))
+        read_log(
+            f"step {i} loss: 2.0 scale: {2 ** (i % 7)} grad_norm: 1.0\n"
+            for i in range(lines)
+        )
         size = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return size
@@ -247,7 +292,11 @@ def test_memory_does_not_grow(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- any text
 
 
-NUMBERS = st.floats(width=32) | st.floats() | st.sampled_from([65536.0, 2.0**32, 5e-324, 1e308])
+NUMBERS = (
+    st.floats(width=32)
+    | st.floats()
+    | st.sampled_from([65536.0, 2.0**32, 5e-324, 1e308])
+)
 WORDS = """step iteration epoch loss scale loss_scale grad_norm skipped num_updates log2_scale log_history deepspeed
 : = , | { } [ ] " ' 1/9 log_dist] [00:01<00:02, [deepspeed] {"run": # overflow Skipping"""
 LINES = [
@@ -263,7 +312,9 @@ WRITTEN = st.sampled_from(WORDS.split() + LINES) | st.sampled_from(WHOLE)
 TOKENS = WRITTEN | NUMBERS.map(str) | st.integers().map(str) | st.text(max_size=5)
 PARTS = st.lists(TOKENS, max_size=30)
 TEXTS = PARTS.map("".join) | PARTS.map(" ".join)
-NAMES = st.sampled_from(["train.log", "log.json", "log.jsonl", "metrics.csv", "a.ipynb"])
+NAMES = st.sampled_from(
+    ["train.log", "log.json", "log.jsonl", "metrics.csv", "a.ipynb"]
+)
 
 
 @settings(max_examples=examples(ms=5))
@@ -274,7 +325,9 @@ NAMES = st.sampled_from(["train.log", "log.json", "log.jsonl", "metrics.csv", "a
 @example('{"cells": [{"outputs": [{"text": 7}, 1]}]}', "a.ipynb")
 @example('loss,scale\n1,"2\0\n', "metrics.csv")
 @example("step 1, skipped=1e308\nstep 2, skipped=inf", "train.log")
-def test_arbitrary_text_is_explained_or_raises(tmp_path_factory: Any, text: str, name: str) -> None:
+def test_arbitrary_text_is_explained_or_raises(
+    tmp_path_factory: Any, text: str, name: str
+) -> None:
     path: Path = tmp_path_factory.mktemp("log") / name
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
     try:

@@ -25,7 +25,14 @@ from ampsim.runs.report.report import report as page_of
 from ampsim.runs.report.scale_chart import scale_chart
 from tests.examples import examples
 
-HOSTILE = ["</script><script>alert(1)</script>", "<!--<script>", "\ud800", "\u2028", "&lt;", "]]>"]
+HOSTILE = [
+    "</script><script>alert(1)</script>",
+    "<!--<script>",
+    "\ud800",
+    "\u2028",
+    "&lt;",
+    "]]>",
+]
 HOSTILE += ["\0", '"\\', "<img src=x onerror=alert(1)>"]
 
 
@@ -59,12 +66,19 @@ def counts_of(values: np.ndarray) -> np.ndarray:
     return counts
 
 
-def history(steps: int, skips: Any = (), scale: float = 65536.0, name: str = "") -> History:
+def history(
+    steps: int, skips: Any = (), scale: float = 65536.0, name: str = ""
+) -> History:
     """Return a recorded run whose scale halves after each skip; all of its names are this one."""
     run = History(f"runs/{name}", steps + 1, recorded=True)
     if name:
         run.settings, run.notes, run.warnings = {name: name}, [name], [(0, name)]
-    columns = {"loss_scale": "scale", "skipped": "skips", "grad_norm": "norm", "loss": "loss"}
+    columns = {
+        "loss_scale": "scale",
+        "skipped": "skips",
+        "grad_norm": "norm",
+        "loss": "loss",
+    }
     series = [Series(column, role) for column, role in columns.items()]
     for step in range(steps):
         skipped = step in skips
@@ -139,11 +153,17 @@ def test_scripts_with_html_markup_raise(script: str) -> None:
 
 
 def test_pages_have_verdict_and_step() -> None:
-    well, sick = Page(report(history(400, [100, 200]))), Page(report(history(400, range(300, 400))))
+    well, sick = (
+        Page(report(history(400, [100, 200]))),
+        Page(report(history(400, range(300, 400)))),
+    )
     assert "No problem found" in well.text
     assert "Skipped steps: 2" in well.text
     assert "No problem found" not in sick.text
-    assert ("button", {"class": "go", "data-line": "302", "data-step": "300"}) in sick.tags
+    assert (
+        "button",
+        {"class": "go", "data-line": "302", "data-step": "300"},
+    ) in sick.tags
 
 
 def test_page_draws_all_series() -> None:
@@ -151,7 +171,10 @@ def test_page_draws_all_series() -> None:
     data = Page(report(run)).data
     for series, drawn in zip(run.series, data["series"], strict=True):
         numbers = [math.inf if value == "inf" else value for value in drawn["value"]]
-        assert (drawn["step"], numbers) == (series.steps.tolist(), series.values.tolist())
+        assert (drawn["step"], numbers) == (
+            series.steps.tolist(),
+            series.values.tolist(),
+        )
     assert [skip["last"] for skip in data["skips"]] == [100]
 
 
@@ -159,7 +182,9 @@ def test_thinned_series_keep_extremes() -> None:
     run = history(60_000)
     run.series[0].values[31_234] = 2.0**30
     run.series[0].values[41_234] = 2.0**-30
-    [drawn] = [each for each in Page(report(run)).data["series"] if each["role"] == "scale"]
+    [drawn] = [
+        each for each in Page(report(run)).data["series"] if each["role"] == "scale"
+    ]
     assert len(drawn["value"]) <= MOST_POINTS
     assert {2.0**30, 2.0**-30} <= set(drawn["value"])
 
@@ -181,7 +206,9 @@ def unpacked(data: dict[str, str]) -> np.ndarray:
 def test_packed_arrays_round_trip() -> None:
     values = np.array([0.1, np.inf, np.nan, 65536.0, 1e300])
     with np.errstate(over="ignore"):
-        np.testing.assert_array_equal(unpacked(packed(values)), values.astype(np.float32))
+        np.testing.assert_array_equal(
+            unpacked(packed(values)), values.astype(np.float32)
+        )
 
 
 def test_counted_skips_have_a_range() -> None:
@@ -242,7 +269,9 @@ def recorded(tmp_path: Path) -> Path:
                 "grad_norm": 1.0 + step / 100,
             }
             if step % 10 == 0:
-                record["exponent_histograms"] = {"w": pack_counts(counts_of(np.ones(4)))}
+                record["exponent_histograms"] = {
+                    "w": pack_counts(counts_of(np.ones(4)))
+                }
             file.append(record)
     with path.open("a") as file:
         file.write('{"step": 40, "sca')
@@ -256,7 +285,9 @@ def test_both_commands_write_same_page(recorded: Path, tmp_path: Path) -> None:
     assert run("report", recorded, "-o", tmp_path / "other.html")[0] == 0
     assert (tmp_path / "other.html").read_text() == page
     assert run("explain", recorded, "--html", tmp_path / "explained.html")[0] == 0
-    assert (tmp_path / "explained.html").read_text() == page == page_of(explain(recorded))
+    assert (
+        (tmp_path / "explained.html").read_text() == page == page_of(explain(recorded))
+    )
 
 
 def test_a_page_never_replaces_its_run(recorded: Path, tmp_path: Path) -> None:
@@ -282,14 +313,22 @@ def test_unreadable_and_unwritable_files_exit_2(recorded: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("character", ["\u202e", "\u200b", "\u2028", "\x1b"])
-def test_page_and_text_escape_invisible_characters(tmp_path: Path, character: str) -> None:
+def test_page_and_text_escape_invisible_characters(
+    tmp_path: Path, character: str
+) -> None:
     # A bidirectional character could reverse the sentence that names the problem.
     path, name = tmp_path / "run.jsonl", f"fc{character}.weight"
     with RunFile(path, {"argv": [name]}) as file:
         for step in range(40):
             record = {"step": step, "loss_scale": 2.0 ** (16 - step), "skipped": True}
-            file.append(record | {"nonfinite": {name: "has nan"}, "warning": f"at {name}"})
-    for arguments in (["explain", "--why", path], ["explain", "--json", path], ["report", path]):
+            file.append(
+                record | {"nonfinite": {name: "has nan"}, "warning": f"at {name}"}
+            )
+    for arguments in (
+        ["explain", "--why", path],
+        ["explain", "--json", path],
+        ["report", path],
+    ):
         shown = CliRunner().invoke(app, [*map(str, arguments)]).output
         assert character not in shown
     assert character not in path.with_suffix(".html").read_text("utf-8")

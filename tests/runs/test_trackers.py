@@ -1,4 +1,6 @@
-"""Files that TensorBoard's and Weights & Biases' own packages wrote say what the run's own file says."""
+"""Files that TensorBoard's and Weights & Biases' own packages wrote say what the run's own file
+says.
+"""
 
 import math
 import struct
@@ -29,7 +31,11 @@ def tracker(tmp_path, monkeypatch):
     for folder in ("CACHE", "CONFIG", "DATA"):
         monkeypatch.setenv(f"WANDB_{folder}_DIR", str(tmp_path))
     settings = wandb.Settings(
-        silent=True, console="off", disable_git=True, x_disable_stats=True, x_disable_meta=True
+        silent=True,
+        console="off",
+        disable_git=True,
+        x_disable_stats=True,
+        x_disable_meta=True,
     )
     tracker = wandb.init(project="p", mode="offline", dir=tmp_path, settings=settings)
     yield tracker
@@ -52,7 +58,9 @@ def train(to, overflows, still=0):
     )
     with (
         warnings.catch_warnings(),
-        watch({"w": param}, optimizer, scaler, to=to, sample_every=10, stall_steps=still) as run,
+        watch(
+            {"w": param}, optimizer, scaler, to=to, sample_every=10, stall_steps=still
+        ) as run,
     ):
         warnings.simplefilter("ignore")  # the alarm
         for number in range(60):
@@ -66,8 +74,13 @@ def train(to, overflows, still=0):
 
 def columns(history):
     """Return the numbers of a history by role, as (step, value)."""
-    series = {role: history.role(role)[0] for role in ("scale", "skips", "norm", "loss")}
-    return {role: (each.steps.tolist(), each.values.tolist()) for role, each in series.items()}
+    series = {
+        role: history.role(role)[0] for role in ("scale", "skips", "norm", "loss")
+    }
+    return {
+        role: (each.steps.tolist(), each.values.tolist())
+        for role, each in series.items()
+    }
 
 
 def same(path, run):
@@ -75,9 +88,14 @@ def same(path, run):
     found, expected = columns(theirs), columns(ours)
     for role in expected:
         assert found[role][0] == expected[role][0], role
-        assert found[role][1] == pytest.approx(expected[role][1], rel=1e-6, nan_ok=True), role
+        assert found[role][1] == pytest.approx(
+            expected[role][1], rel=1e-6, nan_ok=True
+        ), role
     assert (theirs.nonfinite, theirs.warnings) == (ours.nonfinite, ours.warnings)
-    ids = [[finding.id for finding in explain(history).problems] for history in (theirs, ours)]
+    ids = [
+        [finding.id for finding in explain(history).problems]
+        for history in (theirs, ours)
+    ]
     assert ids[0] == ids[1]
     return {text for _, text in ours.warnings}
 
@@ -115,12 +133,18 @@ def test_truncated_wandb_file_is_read(tmp_path, tracker):
     steps = 200
     for number in range(steps):
         tracker.log(
-            {"train/loss": number / 2, "loss_scale": 2.0**16, "text": "x" * (number * 331 % 70_000)}
+            {
+                "train/loss": number / 2,
+                "loss_scale": 2.0**16,
+                "text": "x" * (number * 331 % 70_000),
+            }
         )
     finish(tracker)
     [file] = tmp_path.glob("wandb/offline-run-*/*.wandb")
     history = read_log(file)
-    assert history.role("loss")[0].values.tolist() == [number / 2 for number in range(steps)]
+    assert history.role("loss")[0].values.tolist() == [
+        number / 2 for number in range(steps)
+    ]
     assert set(history.role("scale")[0].values) == {2.0**16}
     whole, torn = file.read_bytes(), tmp_path / "torn.wandb"
     for cut in range(len(whole) // 2, len(whole), len(whole) // 40):
@@ -135,7 +159,9 @@ def test_undecodable_wandb_record_raises(tmp_path):
     (tmp_path / "run.wandb").write_bytes(
         b":W&B\0\0\0" + struct.pack("<IHB", 0, len(record), 1) + record
     )
-    with pytest.raises(ValueError, match=r"run\.wandb is damaged: DecodeError: .*; copy it again"):
+    with pytest.raises(
+        ValueError, match=r"run\.wandb is damaged: DecodeError: .*; copy it again"
+    ):
         read_log(tmp_path / "run.wandb")
 
 
@@ -160,11 +186,19 @@ def read_steps(rows):
 
 
 def test_logged_step_overrides_tracker_step():
-    rows = [{"train/global_step": 50 * number, "train/loss": 2.0} for number in range(3)]
+    rows = [
+        {"train/global_step": 50 * number, "train/loss": 2.0} for number in range(3)
+    ]
     assert read_steps(rows).role("loss")[0].steps.tolist() == [0, 50, 100]
     own = {"_step": 7, "step": 3, "ampsim/step": 50, "ampsim/loss_scale": 8.0}
     history = read_steps(
-        [{**own, "ampsim/nonfinite": "a.w has inf, b has nan", "ampsim/warning": "still"}]
+        [
+            {
+                **own,
+                "ampsim/nonfinite": "a.w has inf, b has nan",
+                "ampsim/warning": "still",
+            }
+        ]
     )
     assert history.role("scale")[0].steps.tolist() == [50]
     assert history.nonfinite == {50: {"a.w": "has inf", "b": "has nan"}}

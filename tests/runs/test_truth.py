@@ -1,14 +1,17 @@
-"""`explain` against logs whose truth is known: none is cleared that is unhealthy, none is a false alarm.
+"""`explain` against logs whose truth is known: none is cleared that is unhealthy, none is a false
+alarm.
 
-A row of `logs.jsonl` has the lines of a log and what is true of it. `file` is the log's name, where it matters.
+A row of `logs.jsonl` has the lines of a log and what is true of it. `file` is the log's name, where
+it matters.
 
-- `truth` is "problem", "no problem found", "no problem" (healthy, if anything can be told), "too little to tell", or
-  "nothing" (no run is in it). `also` is a verdict beside the truth that is known to be given.
+- `truth` is "problem", "no problem found", "no problem" (healthy, if anything can be told), "too
+  little to tell", or "nothing" (no run is in it). `also` is a verdict beside the truth that is
+  known to be given.
 - `numbers` are the finite numbers of a role. `skips` is how many steps were skipped at least.
 
-`public_logs.jsonl` names public logs and their truths, which were written down before they were read. The files
-are not ours to give away: `public_extracts.jsonl.xz` has what `make_public_extracts.py` keeps of some of them.
-The findings were tuned on both sets.
+`public_logs.jsonl` names public logs and their truths, which were written down before they were
+read. The files are not ours to give away: `public_extracts.jsonl.xz` has what
+`make_public_extracts.py` keeps of some of them. The findings were tuned on both sets.
 """
 
 import json
@@ -28,8 +31,14 @@ HERE = Path(__file__).parent
 LOGS: list[dict[str, Any]] = [
     json.loads(line) for line in (HERE / "logs.jsonl").read_text("utf-8").splitlines()
 ]
-PUBLIC = [json.loads(line) for line in (HERE / "public_logs.jsonl").read_text().splitlines()]
-NAMES = {"healthy": "no problem found", "wrong": "problem", "cannot tell": "too little to tell"}
+PUBLIC = [
+    json.loads(line) for line in (HERE / "public_logs.jsonl").read_text().splitlines()
+]
+NAMES = {
+    "healthy": "no problem found",
+    "wrong": "problem",
+    "cannot tell": "too little to tell",
+}
 REFUTED = {
     "problem": {"no problem found"},
     "no problem found": {"problem"},
@@ -96,8 +105,14 @@ def test_public_logs_contradict_no_truth(tmp_path: Path, extracts: list[Log]) ->
         if verdict in REFUTED.get(truth, ()):
             false.append(f"{log['id']}: {verdict}, and its truth is {truth}")
         most = log.get("skips_at_most")
-        if found and most is not None and (least := Evidence(found.history).skips_at_least) > most:
-            false.append(f"{log['id']}: at least {least} skips, and at most {most} are true")
+        if (
+            found
+            and most is not None
+            and (least := Evidence(found.history).skips_at_least) > most
+        ):
+            false.append(
+                f"{log['id']}: at least {least} skips, and at most {most} are true"
+            )
         if truth == "problem":
             recognized.append(verdict == "problem")
         if truth == "no problem found":

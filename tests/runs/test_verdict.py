@@ -50,7 +50,9 @@ def test_epochs_that_go_on_are_one_run() -> None:
     rows = [(epoch, 10 * step) for epoch in range(10) for step in range(5)]
     lines = [f"epoch {e} step {s}: loss {3.0 - e / 5 - s / 1000:.3f}" for e, s in rows]
     for printed in (lines, [line.partition(" step ")[2] for line in lines]):
-        named = [line if line.startswith("epoch") else f"step {line}" for line in printed]
+        named = [
+            line if line.startswith("epoch") else f"step {line}" for line in printed
+        ]
         assert explain(named).headline.endswith("over 50 records.")
         assert explain(named).verdict == CLEAR
 
@@ -79,6 +81,7 @@ def test_runaway_negative_loss_diverged() -> None:
 def test_impossible_count_proves_nothing() -> None:
     counts = [(10, 1), (30, 2), (40, 2**42)]
     lines = [
-        f"iteration {step} | loss: 2.0 | skipped iterations: {count} |" for step, count in counts
+        f"iteration {step} | loss: 2.0 | skipped iterations: {count} |"
+        for step, count in counts
     ]
     assert not explain(lines).problems

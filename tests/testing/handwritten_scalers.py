@@ -1,4 +1,6 @@
-"""A loss scaler that owes torch's neither a text nor a line, and wrong ones, each a small change of it."""
+"""A loss scaler that owes torch's neither a text nor a line, and wrong ones, each a small change of
+it.
+"""
 
 import math
 from types import SimpleNamespace
@@ -17,7 +19,9 @@ def float32(x):
 
 
 class Stranger:
-    """Right, in its own words. Its scale and streak are one tuple, so that no thread sees half of an update."""
+    """Right, in its own words. Its scale and streak are one tuple, so that no thread sees half of
+    an update.
+    """
 
     def __init__(
         self,
@@ -44,7 +48,8 @@ class Stranger:
         self.seen = {}  # id -> the optimizer, which stays alive, and what is known of it
         self.last_step = None
 
-    # ------------------------------------------------------------------------------------------- the state machine
+    # -------------------------------------------------------------------------------------------
+    # the state machine
 
     def advance(self, found):
         scale, streak = self.now
@@ -65,11 +70,15 @@ class Stranger:
         grown = float32(scale * self.up)
         return grown if grown < math.inf else scale
 
-    # ----------------------------------------------------------------------------------------------- the gradients
+    # -----------------------------------------------------------------------------------------------
+    # the gradients
 
     def params(self, optimizer):
         return [
-            p for group in optimizer.param_groups for p in group["params"] if p.grad is not None
+            p
+            for group in optimizer.param_groups
+            for p in group["params"]
+            if p.grad is not None
         ]
 
     def divisor(self):
@@ -79,7 +88,9 @@ class Stranger:
         return grad / scale
 
     def is_bad(self, grad):
-        return not bool((grad.coalesce().values() if grad.is_sparse else grad).isfinite().all())
+        return not bool(
+            (grad.coalesce().values() if grad.is_sparse else grad).isfinite().all()
+        )
 
     def overflows(self, params):
         return any(self.is_bad(param.grad) for param in params)
@@ -101,10 +112,18 @@ class Stranger:
 
     def divided_before(self, optimizer):
         """Return the parameters that another optimizer of this iteration has, and that are divided."""
-        others = [each.optimizer for each in self.seen.values() if each.found is not None]
-        return [param for other in others if other is not optimizer for param in self.params(other)]
+        others = [
+            each.optimizer for each in self.seen.values() if each.found is not None
+        ]
+        return [
+            param
+            for other in others
+            if other is not optimizer
+            for param in self.params(other)
+        ]
 
-    # --------------------------------------------------------------------------------------------------- the calls
+    # ---------------------------------------------------------------------------------------------------
+    # the calls
 
     def scale(self, outputs):
         if not self.on:
@@ -120,7 +139,8 @@ class Stranger:
         if self.used is None:
             raise MisuseError("no loss was scaled")
         return self.seen.setdefault(
-            id(optimizer), SimpleNamespace(optimizer=optimizer, found=None, stepped=False)
+            id(optimizer),
+            SimpleNamespace(optimizer=optimizer, found=None, stepped=False),
         )
 
     def unscale_(self, optimizer):
@@ -163,7 +183,8 @@ class Stranger:
         if not self.on:
             return
         if self.used is None or (
-            new_scale is None and not any(e.found is not None for e in self.seen.values())
+            new_scale is None
+            and not any(e.found is not None for e in self.seen.values())
         ):
             raise MisuseError("nothing happened")
         if new_scale is None:
@@ -178,7 +199,8 @@ class Stranger:
     def override(self, new_scale):
         self.now = (float32(new_scale), self.now[1])
 
-    # ------------------------------------------------------------------------------------ what is read, set and kept
+    # ------------------------------------------------------------------------------------ what is
+    # read, set and kept
 
     def get_scale(self):
         return self.now[0] if self.on else 1.0
@@ -203,14 +225,21 @@ class Stranger:
 
     def state_dict(self):
         scale, streak = self.now
-        return {"S": scale, "n": streak, "up": self.up, "down": self.down, "every": self.interval}
+        return {
+            "S": scale,
+            "n": streak,
+            "up": self.up,
+            "down": self.down,
+            "every": self.interval,
+        }
 
     def load_state_dict(self, saved):
         self.now = (saved["S"], saved["n"])
         self.up, self.down, self.interval = saved["up"], saved["down"], saved["every"]
 
 
-# ------------------------------------------------------------------------------------- wrong: the state machine
+# ------------------------------------------------------------------------------------- wrong: the
+# state machine
 
 
 class KeepsTheStreak(Stranger):
@@ -284,13 +313,18 @@ class CountsMicroBatches(Stranger):
         super().advance(found)
 
 
-# --------------------------------------------------------------------------------------- wrong: what is found
+# --------------------------------------------------------------------------------------- wrong:
+# what is found
 
 
 class ChecksTheFirstGroup(Stranger):
     def overflows(self, params):
-        owner = next(entry.optimizer for entry in self.seen.values() if entry.found is None)
-        return super().overflows([p for p in owner.param_groups[0]["params"] if p.grad is not None])
+        owner = next(
+            entry.optimizer for entry in self.seen.values() if entry.found is None
+        )
+        return super().overflows(
+            [p for p in owner.param_groups[0]["params"] if p.grad is not None]
+        )
 
 
 class IgnoresNaN(Stranger):
@@ -308,7 +342,9 @@ class LastDtypeWins(Stranger):
     def overflows(self, params):
         flags = {}
         for param in params:
-            flags[param.dtype] = flags.get(param.dtype, False) or self.is_bad(param.grad)
+            flags[param.dtype] = flags.get(param.dtype, False) or self.is_bad(
+                param.grad
+            )
         return [*flags.values()][-1]
 
 
@@ -336,7 +372,8 @@ class BacksOffPerOptimizer(Stranger):
             super().advance(found)
 
 
-# --------------------------------------------------------------------------------------- wrong: the arithmetic
+# --------------------------------------------------------------------------------------- wrong: the
+# arithmetic
 
 
 class DividesByTheNextScale(Stranger):
@@ -357,7 +394,9 @@ class DividesThroughFloat16(Stranger):
 class FlushesSubnormals(Stranger):
     def divided(self, grad, scale):
         grad = grad / scale
-        return grad if grad.is_sparse else torch.where(grad.abs() < 2.0**-126, 0.0, grad)
+        return (
+            grad if grad.is_sparse else torch.where(grad.abs() < 2.0**-126, 0.0, grad)
+        )
 
 
 class UnscalesByTheScaleOfTheMoment(Stranger):
@@ -382,7 +421,8 @@ class DividesTwice(Stranger):
         return super().take(optimizer)
 
 
-# -------------------------------------------------------------------------------------------- wrong: the calls
+# --------------------------------------------------------------------------------------------
+# wrong: the calls
 
 
 class SkipAdvancesTheOptimizer(Stranger):
@@ -409,7 +449,9 @@ class UpdatesAtTheFirstStep(Stranger):
 
 class ScalesAlthoughDisabled(Stranger):
     def scale(self, outputs):
-        return super().scale(outputs) if self.on else outputs * torch.tensor(self.now[0])
+        return (
+            super().scale(outputs) if self.on else outputs * torch.tensor(self.now[0])
+        )
 
 
 class StepsByWhatIsFinite(Stranger):
@@ -438,7 +480,11 @@ class StepReturnsNothing(Stranger):
 
 class SkipsAll(Stranger):
     def take(self, optimizer):
-        return None if any(entry.found for entry in self.seen.values()) else super().take(optimizer)
+        return (
+            None
+            if any(entry.found for entry in self.seen.values())
+            else super().take(optimizer)
+        )
 
 
 class TakesClosures(Stranger):
@@ -456,7 +502,8 @@ class OverrideRestartsTheStreak(Stranger):
         self.now = (float32(new_scale), 0)
 
 
-# ------------------------------------------------------------------------------- wrong: checkpoints and threads
+# ------------------------------------------------------------------------------- wrong: checkpoints
+# and threads
 
 
 class DoesNotSaveTheStreak(Stranger):
@@ -517,7 +564,8 @@ class SavesHalfOfAnUpdate(Stranger):
         return {**super().state_dict(), "S": self.now[0], "n": self.now[1]}
 
 
-# ------------------------------------------------------------------- wrong: beyond what one short history shows
+# ------------------------------------------------------------------- wrong: beyond what one short
+# history shows
 
 
 class CountsInAByte(Stranger):
@@ -535,7 +583,10 @@ class ForgetsTheVerdictOfTheLastStep(Stranger):
 
 class TakesZerosForAnOverflow(Stranger):
     def is_bad(self, grad):
-        return super().is_bad(grad) or not (grad.to_dense() if grad.is_sparse else grad).any()
+        return (
+            super().is_bad(grad)
+            or not (grad.to_dense() if grad.is_sparse else grad).any()
+        )
 
 
 class ReplacesTheGradient(Stranger):
@@ -547,7 +598,11 @@ class ReplacesTheGradient(Stranger):
 
 class DividesACopyOfWhatIsTransposed(Stranger):
     def divided(self, grad, scale):
-        return super().divided(grad, scale) if grad.is_sparse or grad.is_contiguous() else grad
+        return (
+            super().divided(grad, scale)
+            if grad.is_sparse or grad.is_contiguous()
+            else grad
+        )
 
 
 class MultipliesTheLossItself(Stranger):

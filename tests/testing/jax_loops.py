@@ -1,6 +1,8 @@
-"""Loops of JAX that are right, and loops that are wrong as in a public thread, with the check that must catch each.
+"""Loops of JAX that are right, and loops that are wrong as in a public thread, with the check that
+must catch each.
 
-What a step is made of is compiled once, however often a loop is made: it takes all that it reads, the scaler included.
+What a step is made of is compiled once, however often a loop is made: it takes all that it reads,
+the scaler included.
 """
 
 from collections.abc import Callable
@@ -91,11 +93,17 @@ def chosen(state, grads, finite):
 
 
 finite = jax.jit(all_finite)
-BASE = ("params", "opt", "scale")  # what every loop carries, so that `chosen` is compiled once
+BASE = (
+    "params",
+    "opt",
+    "scale",
+)  # what every loop carries, so that `chosen` is compiled once
 
 
 def update(state, grads, is_finite=None, **always):
-    """The state after a step that is skipped if `grads` are not finite; `always` goes on in any case."""
+    """The state after a step that is skipped if `grads` are not finite; `always` goes on in any
+    case.
+    """
     base = {key: state[key] for key in BASE}
     return {
         **state,
@@ -104,7 +112,8 @@ def update(state, grads, is_finite=None, **always):
     }
 
 
-# ----------------------------------------------------------------------------------------------------- what is right
+# -----------------------------------------------------------------------------------------------------
+# what is right
 
 RIGHT = {}
 
@@ -116,7 +125,9 @@ def right(make):
 
 @jax.jit
 def step_averaging(state, batch):
-    scale, finite, loss, grads = state["scale"].value_and_grad(loss_of)(state["params"], batch)
+    scale, finite, loss, grads = state["scale"].value_and_grad(loss_of)(
+        state["params"], batch
+    )
     norm = optax.tree.norm(grads)
     grads = jax.tree.map(lambda g: g / jnp.maximum(norm, 0.1), grads)
     ema = optax.incremental_update(stepped(state, grads)["params"], state["ema"], 0.1)
@@ -141,10 +152,12 @@ def averaging(scaler: LossScale):
 @jax.jit
 def step_curvature(state, batch):
     ones = jax.tree.map(jnp.ones_like, state["params"])
-    curvature = jax.grad(lambda params: optax.tree.vdot(jax.grad(loss_of)(params, batch), ones))(
-        state["params"]
+    curvature = jax.grad(
+        lambda params: optax.tree.vdot(jax.grad(loss_of)(params, batch), ones)
+    )(state["params"])
+    divided = jax.tree.map(
+        lambda g, h: g / (1 + jnp.abs(h)), unscaled(state, batch), curvature
     )
-    divided = jax.tree.map(lambda g, h: g / (1 + jnp.abs(h)), unscaled(state, batch), curvature)
     return update(state, divided)
 
 
@@ -163,14 +176,19 @@ def step_statistics(state, batch):
 @right
 def statistics(scaler: LossScale):
     """Keeps a forward pass's statistics in a skipped step, as torch's buffers are kept."""
-    return Loop(step_statistics, {**start(scaler), "batch_stats": {"mean": jnp.zeros(3)}})
+    return Loop(
+        step_statistics, {**start(scaler), "batch_stats": {"mean": jnp.zeros(3)}}
+    )
 
 
-# ------------------------------------------------------------------------------------------ one leaf that is forgotten
+# ------------------------------------------------------------------------------------------ one
+# leaf that is forgotten
 
 
 LEAVES = ("params.w", "opt.0.trace.v", "opt.1.count")
-CONSTANT = optax.sgd(optax.constant_schedule(0.1), momentum=0.9)  # of whose count nothing follows
+CONSTANT = optax.sgd(
+    optax.constant_schedule(0.1), momentum=0.9
+)  # of whose count nothing follows
 
 
 @jax.jit  # once for all leaves
@@ -184,7 +202,9 @@ def step_selecting(is_forgotten, state, batch):
         name = jax.tree_util.keystr(path, simple=True, separator=".")
         return jnp.where(is_finite | is_forgotten.get(name, False), new, old)
 
-    kept = jax.tree_util.tree_map_with_path(select, new, {key: state[key] for key in new})
+    kept = jax.tree_util.tree_map_with_path(
+        select, new, {key: state[key] for key in new}
+    )
     return {**kept, "scale": state["scale"].update(~is_finite)}
 
 
@@ -199,7 +219,8 @@ def selecting(leaf):
     return make
 
 
-# ----------------------------------------------------------------------------------------------------- what is wrong
+# -----------------------------------------------------------------------------------------------------
+# what is wrong
 
 
 @dataclass(frozen=True)
@@ -223,11 +244,17 @@ def bug(check, thread, more=dict, **loop):
             state = start(scaler, **more())
             load = partial(loop["load"], state) if "load" in loop else None
             return Loop(
-                step, state, save=loop.get("save"), load=load, split=cut if check == SPLIT else None
+                step,
+                state,
+                save=loop.get("save"),
+                load=load,
+                split=cut if check == SPLIT else None,
             )
 
         make.__name__ = step.__name__
-        BUGS[step.__name__] = Bug(make, check, f"https://github.com/{repository}/issues/{number}")
+        BUGS[step.__name__] = Bug(
+            make, check, f"https://github.com/{repository}/issues/{number}"
+        )
         return step
 
     return register
@@ -259,7 +286,10 @@ def only_the_scale(state):
 
 
 def from_the_scale(fresh, saved):
-    return {**saved, "scale": replace(fresh["scale"], loss_scale=jnp.float32(saved["scale"]))}
+    return {
+        **saved,
+        "scale": replace(fresh["scale"], loss_scale=jnp.float32(saved["scale"])),
+    }
 
 
 @bug(RESUME, "facebookresearch/metaseq#3", save=only_the_scale, load=from_the_scale)

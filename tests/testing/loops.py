@@ -10,14 +10,26 @@ from ampsim.testing import Loop
 from experiments.bugs.trainer import ADAM, FUSED, SGD, Trainer
 from experiments.frameworks.tiny import batches, cut, loss_of, parts
 
-__all__ = ["ADAM", "FUSED", "RIGHT", "SGD", "Trainer", "batches", "cut", "loss_of", "parts"]
+__all__ = [
+    "ADAM",
+    "FUSED",
+    "RIGHT",
+    "SGD",
+    "Trainer",
+    "batches",
+    "cut",
+    "loss_of",
+    "parts",
+]
 
 
 RIGHT = {}
 
 
 def looping(step, optimizer=SGD, setup=lambda t: None, **loop):
-    """A maker of loops that take this step, given a `Trainer` and a batch; `setup` names what else training carries."""
+    """A maker of loops that take this step, given a `Trainer` and a batch; `setup` names what else
+    training carries.
+    """
 
     def make(scaler):
         t = Trainer(scaler, optimizer)
@@ -126,7 +138,9 @@ def clipping(t, batch):
 
 @right(ADAM)
 def three_complete_passes(t, batch):
-    """A pass on the whole model, one on a part of it, and one on the whole again, each with a step of its own."""
+    """A pass on the whole model, one on a part of it, and one on the whole again, each with a step
+    of its own.
+    """
     for net in (t.model, t.model[:1], t.model):
         t.optimizer.zero_grad()
         t.scaler.scale(net(batch[0]).square().mean()).backward()
@@ -134,7 +148,9 @@ def three_complete_passes(t, batch):
 
 
 def plain(model, optimizer, **loop):
-    """A loop of forward, backward, step and update, by functions that make a model and an optimizer."""
+    """A loop of forward, backward, step and update, by functions that make a model and an
+    optimizer.
+    """
 
     def make(scaler):
         torch.manual_seed(0)
@@ -159,7 +175,9 @@ class Attending(nn.Module):
     def __init__(self):
         super().__init__()
         self.embed, self.head = nn.Linear(3, 16), nn.Linear(16, 1)
-        self.attend = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+        self.attend = nn.TransformerEncoderLayer(
+            16, 2, 32, dropout=0.0, batch_first=True
+        )
 
     def forward(self, data):
         tokens = self.embed(data).unsqueeze(1) * torch.arange(1, 5).view(1, 4, 1)
@@ -179,7 +197,9 @@ class Embedding(nn.Module):
 
 RIGHT["attending"] = plain(Attending, partial(ADAM, lr=1e-3), split=cut)
 RIGHT["dropped"] = plain(
-    lambda: nn.Sequential(nn.Dropout(0.3), nn.Linear(3, 16), nn.Dropout(0.5), nn.Linear(16, 1)),
+    lambda: nn.Sequential(
+        nn.Dropout(0.3), nn.Linear(3, 16), nn.Dropout(0.5), nn.Linear(16, 1)
+    ),
     ADAM,
     split=cut,
 )
@@ -189,17 +209,24 @@ RIGHT["normed"] = plain(
     split=cut,
 )
 RIGHT["normed_and_dropped"] = plain(  # whose statistics a skipped forward pass may move
-    lambda: nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 1)),
+    lambda: nn.Sequential(
+        nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 1)
+    ),
     partial(SGD, lr=0.1),
 )
 RIGHT["embedding"] = plain(Embedding, partial(torch.optim.SGD, lr=0.1))
 
 
 def adversarial(scaler):
-    """Updates twice per batch, and leaves gradients where the next step clears them: those of one bias add up to 0."""
+    """Updates twice per batch, and leaves gradients where the next step clears them: those of one
+    bias add up to 0.
+    """
     torch.manual_seed(0)
     one, other = nn.Linear(3, 3), nn.Linear(3, 1)
-    first, second = torch.optim.Adam(one.parameters()), torch.optim.Adam(other.parameters())
+    first, second = (
+        torch.optim.Adam(one.parameters()),
+        torch.optim.Adam(other.parameters()),
+    )
 
     def step(batch):
         real, _ = batch
@@ -314,7 +341,10 @@ class Window:
             param.grad = None if grad is None else grad.clone()
 
 
-@right(setup=lambda t: vars(t).update(window=t.carry("window", Window(t.params()))), save=None)
+@right(
+    setup=lambda t: vars(t).update(window=t.carry("window", Window(t.params()))),
+    save=None,
+)
 def saves_the_gradients_so_far(t, batch):
     add_two_up(t, batch, t.window)
 
@@ -339,14 +369,18 @@ def takes_gradients_by_function(t, batch):
     """No hook of a parameter sees them."""
     params = t.params()
     for param, grad in zip(
-        params, torch.autograd.grad(t.scaler.scale(loss_of(t.model, batch)), params), strict=True
+        params,
+        torch.autograd.grad(t.scaler.scale(loss_of(t.model, batch)), params),
+        strict=True,
     ):
         param.grad = grad
     t.update()
 
 
 class Wrapper(torch.optim.Optimizer):
-    """An optimizer that hands all on to another and never calls the constructor of its class, as accelerate's."""
+    """An optimizer that hands all on to another and never calls the constructor of its class, as
+    accelerate's.
+    """
 
     def __init__(self, optimizer):
         self.optimizer = optimizer

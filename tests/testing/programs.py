@@ -32,5 +32,7 @@ def nothing_special(c: Scheduler) -> None:
 
 def together(c: Scheduler, *bodies: Callable[[], object]) -> None:
     """Run a task per body, named a, b and so on, to their ends."""
-    for thread in [c.spawn(name, body) for name, body in zip("abc", bodies, strict=False)]:
+    for thread in [
+        c.spawn(name, body) for name, body in zip("abc", bodies, strict=False)
+    ]:
         thread.join()

@@ -37,7 +37,9 @@ class Right(torch.amp.GradScaler):
     def flags(self):
         """What this iteration found, per optimizer."""
         states = self._per_optimizer_states.values()
-        return [flag for state in states for flag in state["found_inf_per_device"].values()]
+        return [
+            flag for state in states for flag in state["found_inf_per_device"].values()
+        ]
 
 
 class CarriesNoKey(Right):
@@ -77,7 +79,9 @@ class AgreesAfterTheSteps(Right):
 
 
 class PollsWhatTheOthersSay(Right):
-    """The first rank waits once; then it goes by its own verdict where the common one is not there yet."""
+    """The first rank waits once; then it goes by its own verdict where the common one is not there
+    yet.
+    """
 
     waited = False
 
@@ -111,12 +115,18 @@ class AsksOnlyIfItFound(Right):
 class RaisesWithoutGradients(Right):
     def agree(self, optimizer, found):
         super().agree(optimizer, found)
-        if all(param.grad is None for group in optimizer.param_groups for param in group["params"]):
+        if all(
+            param.grad is None
+            for group in optimizer.param_groups
+            for param in group["params"]
+        ):
             raise ValueError("nothing to check")
 
 
 class PollsInTurn(CarriesNoKey):
-    """One of two ranks does not wait: right as long as it is the last to come, as it is where nobody is preempted."""
+    """One of two ranks does not wait: right as long as it is the last to come, as it is where
+    nobody is preempted.
+    """
 
     turn = 0
 
@@ -168,7 +178,9 @@ class KeepsTheScaleBesideAnEmptyRank(Right):
     empty = False
 
     def unscale_(self, optimizer):
-        gradients = [param.grad for group in optimizer.param_groups for param in group["params"]]
+        gradients = [
+            param.grad for group in optimizer.param_groups for param in group["params"]
+        ]
         told = torch.tensor(float(all(gradient is None for gradient in gradients)))
         dist.all_reduce(told, self.op, self.ranks)
         self.empty = self.empty or bool(told)
@@ -264,7 +276,9 @@ class LooksAtItsShard(Right):
 
     def unscale_(self, optimizer):
         grads = [
-            param.grad.to_local() for group in optimizer.param_groups for param in group["params"]
+            param.grad.to_local()
+            for group in optimizer.param_groups
+            for param in group["params"]
         ]
         found, state = torch.zeros(()), self._per_optimizer_states[id(optimizer)]
         torch._amp_foreach_non_finite_check_and_unscale_(grads, found, 1 / self._scale)

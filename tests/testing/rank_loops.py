@@ -47,7 +47,11 @@ def mean(t, group):
 def flags(t):
     """Return what this rank found in its gradients."""
     t.scaler.unscale_(t.optimizer)
-    return [*t.scaler._per_optimizer_states[id(t.optimizer)]["found_inf_per_device"].values()]
+    return [
+        *t.scaler._per_optimizer_states[id(t.optimizer)][
+            "found_inf_per_device"
+        ].values()
+    ]
 
 
 def finish(t):
@@ -134,7 +138,9 @@ def ddp(scaler, group=None, context=lambda model: nullcontext()):
 
 
 RIGHT |= {"ours": ours, "accumulating": accumulating, "ddp": ddp}
-WRONG["ddp_that_never_synchronizes"] = partial(ddp, context=DistributedDataParallel.no_sync)
+WRONG["ddp_that_never_synchronizes"] = partial(
+    ddp, context=DistributedDataParallel.no_sync
+)
 
 
 @looping(registry=WRONG)
@@ -195,5 +201,7 @@ def looks_for_infs_alone(t, group, batch):
     """A NaN is no inf: it is not told to the others."""
     backward(t, batch)
     finish_unless(
-        t, group, torch.tensor(float(any(param.grad.isinf().any() for param in t.params())))
+        t,
+        group,
+        torch.tensor(float(any(param.grad.isinf().any() for param in t.params()))),
     )

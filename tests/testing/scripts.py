@@ -22,7 +22,9 @@ def wrong(check):
 
     def register(train):
         lines, start = inspect.getsourcelines(train)
-        marked = [start + index for index, line in enumerate(lines) if "# WRONG" in line]
+        marked = [
+            start + index for index, line in enumerate(lines) if "# WRONG" in line
+        ]
         WRONG[train.__name__] = train, check, f"{Path(__file__).name}:{marked[0]}: "
         return train
 
@@ -52,7 +54,8 @@ def step(scaler, optimizer):
     return scaler.get_scale() >= before
 
 
-# ---------------------------------------------------------------------------------------------------------- right
+# ----------------------------------------------------------------------------------------------------------
+# right
 
 
 @right
@@ -122,7 +125,9 @@ def generator_and_discriminator():
 
 @right
 def one_update_after_both_steps():
-    """The generator's backward pass reaches the discriminator, whose own step and update come later."""
+    """The generator's backward pass reaches the discriminator, whose own step and update come
+    later.
+    """
     generator, optimizer, scaler = parts()
     critic = net(4, 1)
     other = torch.optim.Adam(critic.parameters())
@@ -196,7 +201,9 @@ def gradients_by_function():
 
 @right
 def copies_a_target_of_averages():
-    """A copy in each fourth iteration, whose line does not name an average, and an average of taken steps."""
+    """A copy in each fourth iteration, whose line does not name an average, and an average of taken
+    steps.
+    """
     model, optimizer, scaler = parts()
     target, average = net(), net()
     for number in range(STEPS):
@@ -220,10 +227,14 @@ def schedule_of_epochs():
         step(scaler, optimizer)
         if number % 4 == 3:
             schedule.step()
-            best = [*best[-2:], *(param.detach().clone() for param in model.parameters())]
+            best = [
+                *best[-2:],
+                *(param.detach().clone() for param in model.parameters()),
+            ]
 
 
-# ---------------------------------------------------------------------------------------------------------- wrong
+# ----------------------------------------------------------------------------------------------------------
+# wrong
 
 
 @wrong("gradients_do_not_depend_on_loss_scale")
@@ -345,7 +356,8 @@ def logs_the_norm_of_scaled_gradients():
     for _ in range(STEPS):
         optimizer.zero_grad()
         scaler.scale(loss_of(model)).backward()
-        norms.append(sum(param.grad.norm() for param in model.parameters()).item())  # WRONG
+        norm = sum(param.grad.norm() for param in model.parameters())
+        norms.append(norm.item())  # WRONG
         step(scaler, optimizer)
 
 

@@ -1,4 +1,6 @@
-"""No verdict comes from the clock: what is slow is not accused, and an alarm leaves nothing behind for the next."""
+"""No verdict comes from the clock: what is slow is not accused, and an alarm leaves nothing behind
+for the next.
+"""
 
 import signal
 import threading
@@ -7,7 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
+torch = pytest.importorskip(
+    "torch", reason="pip install -c constraints.txt 'ampsim[torch]'"
+)
 
 from ampsim.testing import Loop, check_loop  # noqa: E402
 from ampsim.testing import alarm as alarms  # noqa: E402
@@ -22,7 +26,11 @@ pytestmark = pytest.mark.skipif(
 )
 TORCH = torch.amp.GradScaler
 THREE = judge.chosen(
-    names=["skipped_step_changes_nothing", "get_scale_matches_scale", "unscale_misuse_raises"]
+    names=[
+        "skipped_step_changes_nothing",
+        "get_scale_matches_scale",
+        "unscale_misuse_raises",
+    ]
 )
 
 
@@ -50,7 +58,10 @@ def test_wall_limit_exceeds_cpu_limit(monkeypatch):
     monkeypatch.setattr(alarms, "WALL", 1e9)
     with alarm(0.05):
         threading.Event().wait(0.5)  # a busy machine
-    with pytest.raises(OverdueError, match=r"^did not end within 0.05 s of CPU time$"), alarm(0.05):
+    with (
+        pytest.raises(OverdueError, match=r"^did not end within 0.05 s of CPU time$"),
+        alarm(0.05),
+    ):
         spin(60.0)
     monkeypatch.setattr(alarms, "WALL", 2.0)
     with pytest.raises(OverdueError, match=r"^did not end within 0.1 s$"), alarm(0.05):
@@ -101,11 +112,16 @@ class Deadlocks(TORCH):
             pass
 
 
-@pytest.mark.parametrize("kind", [Spins, pytest.param(Deadlocks, marks=pytest.mark.deep)])
+@pytest.mark.parametrize(
+    "kind", [Spins, pytest.param(Deadlocks, marks=pytest.mark.deep)]
+)
 def test_second_hang_ends_the_run(kind):
     results = [
         *judge.run_checks(
-            kind, THREE, limit=0.1, expected={"skipped_step_changes_nothing": "raised x"}
+            kind,
+            THREE,
+            limit=0.1,
+            expected={"skipped_step_changes_nothing": "raised x"},
         )
     ]
     assert [(each.outcome, each.is_overdue) for each in results] == [
@@ -113,7 +129,8 @@ def test_second_hang_ends_the_run(kind):
         ("error", True),
     ]
     with pytest.raises(
-        CannotJudgeError, match=r" cannot be checked: skipped_step_changes_nothing: did not end"
+        CannotJudgeError,
+        match=r" cannot be checked: skipped_step_changes_nothing: did not end",
     ):
         without_findings(results)
     assert {each.outcome for each in judge.run_checks(TORCH, THREE)} == {"passed"}
@@ -136,7 +153,10 @@ def test_time_limit_ends_hanging_loop(monkeypatch):
         return Loop(step, loop.state)
 
     hung, passed = loops.judge_loop(
-        stuck, batches(), ["skipped_step_changes_nothing", "step_changes_parameters"], limit=0.5
+        stuck,
+        batches(),
+        ["skipped_step_changes_nothing", "step_changes_parameters"],
+        limit=0.5,
     )
     assert [hung.outcome, hung.is_overdue, passed.outcome] == ["failed", True, "passed"]
     assert "where    test_alarm.py:" in hung.text

@@ -1,4 +1,6 @@
-"""The commands run checks in their own process: a check that hangs or exits is named, and the others still run."""
+"""The commands run checks in their own process: a check that hangs or exits is named, and the
+others still run.
+"""
 
 import signal
 import sys
@@ -76,8 +78,20 @@ MODULES = {
     "apart_misspelt": "def f(:",
     "apart_endless": "import threading; threading.Event().wait()",
 }
-PICKLES = ["--check", "pickling_is_exact", "--check", "state_dict_is_snapshot", "-n", "5"]
-SKIPS = ["--check", "skipped_step_changes_nothing", "--check", "step_changes_parameters"]
+PICKLES = [
+    "--check",
+    "pickling_is_exact",
+    "--check",
+    "state_dict_is_snapshot",
+    "-n",
+    "5",
+]
+SKIPS = [
+    "--check",
+    "skipped_step_changes_nothing",
+    "--check",
+    "step_changes_parameters",
+]
 
 
 @pytest.fixture(autouse=True)
@@ -99,7 +113,11 @@ def modules(tmp_path, monkeypatch):
             "pickling_is_exact: ended the process with exit status 3",
         ),
         ("check", "apart_scalers:Quits", "pickling_is_exact: raised SystemExit: 3"),
-        ("check", "apart_scalers:IsKilled", "pickling_is_exact: ended the process by SIGKILL"),
+        (
+            "check",
+            "apart_scalers:IsKilled",
+            "pickling_is_exact: ended the process by SIGKILL",
+        ),
         (
             "check-loop",
             "apart_loops:exits",
@@ -119,13 +137,22 @@ def test_process_exit_names_the_check(command, target, said):
 
 
 def test_process_exit_is_never_xfailed():
-    assert run("check", "apart_scalers:Exits", *PICKLES, "--xfail", "pickling_is_exact")[0] == 1
+    assert (
+        run("check", "apart_scalers:Exits", *PICKLES, "--xfail", "pickling_is_exact")[0]
+        == 1
+    )
 
 
 def test_uninterruptible_hang_is_killed(monkeypatch):
-    monkeypatch.setattr("ampsim.testing.child.GRACE", 1.0)  # beyond five times the limit
-    code, text = run("check", "apart_scalers:CatchesAll", *PICKLES, "--time-limit", "0.5")
-    assert (code, "pickling_is_exact: did not end within 2.5 s" in text) == (1, True), text
+    monkeypatch.setattr(
+        "ampsim.testing.child.GRACE", 1.0
+    )  # beyond five times the limit
+    code, text = run(
+        "check", "apart_scalers:CatchesAll", *PICKLES, "--time-limit", "0.5"
+    )
+    assert (code, "pickling_is_exact: did not end within 2.5 s" in text) == (1, True), (
+        text
+    )
     assert "1 passed, 1 failed of 2 checks" in text
 
 
@@ -157,10 +184,15 @@ def test_unusable_target_prints_one_line(target, said):
     assert (code, said in text, text.count("\n")) == (2, True, 1), text
 
 
-# ------------------------------------------------------------------------------------------------- the child itself
+# -------------------------------------------------------------------------------------------------
+# the child itself
 
 CHECKS = judge.chosen(
-    names=["get_scale_matches_scale", "unscale_misuse_raises", "skipped_step_changes_nothing"]
+    names=[
+        "get_scale_matches_scale",
+        "unscale_misuse_raises",
+        "skipped_step_changes_nothing",
+    ]
 )
 
 
@@ -169,7 +201,9 @@ def results(begin):
 
 
 def passing(names):
-    return (Result(check, "it", "passed", "") for check in CHECKS if check.name in names)
+    return (
+        Result(check, "it", "passed", "") for check in CHECKS if check.name in names
+    )
 
 
 def test_target_output_stays_off_stdout(capfd):

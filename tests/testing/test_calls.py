@@ -1,4 +1,6 @@
-"""One thread calls `scheduler.sync` and the real thing in any order: same results, refusals and texts."""
+"""One thread calls `scheduler.sync` and the real thing in any order: same results, refusals and
+texts.
+"""
 
 from collections.abc import Callable
 from functools import cache, partial
@@ -26,12 +28,25 @@ CALLS = {
     "RLock()": ["acquire()", "acquire(blocking=False)", "release()", "__enter__()"],
     "Condition()": [
         *("acquire()", "release()", "notify()", "notify_all()"),
-        *("wait(timeout=1e-6)", "wait_for(lambda: 0, timeout=0)", "wait_for(lambda: 'yes')"),
+        *(
+            "wait(timeout=1e-6)",
+            "wait_for(lambda: 0, timeout=0)",
+            "wait_for(lambda: 'yes')",
+        ),
     ],
     "Event()": ["set()", "clear()", "is_set()", "wait(1e-6)", "wait(0)"],
     "Semaphore(2)": [
-        *("acquire(blocking=False)", "acquire(timeout=1e-6)", "acquire(blocking=False, timeout=1)"),
-        *("acquire(blocking=False, timeout=0)", "release()", "release(2)", "release(0)"),
+        *(
+            "acquire(blocking=False)",
+            "acquire(timeout=1e-6)",
+            "acquire(blocking=False, timeout=1)",
+        ),
+        *(
+            "acquire(blocking=False, timeout=0)",
+            "release()",
+            "release(2)",
+            "release(0)",
+        ),
     ],
     "Queue(1)": [
         *(
@@ -63,7 +78,7 @@ CALLS = {
 
 @cache
 def call_of(text: str) -> Callable[[Any], Any]:
-    return eval(f"lambda it: it.{text}")  # noqa: S307  a line of the table above
+    return eval(f"lambda it: it.{text}")  # noqa: S307
 
 
 @pytest.mark.parametrize("kind", CALLS)

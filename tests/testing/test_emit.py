@@ -1,4 +1,6 @@
-"""An emitted test fails for what is wrong, and passes for what is right; that of a scaler needs no ampsim."""
+"""An emitted test fails for what is wrong, and passes for what is right; that of a scaler needs no
+ampsim.
+"""
 
 import math
 import sys
@@ -6,7 +8,9 @@ from types import ModuleType
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
+torch = pytest.importorskip(
+    "torch", reason="pip install -c constraints.txt 'ampsim[torch]'"
+)
 
 from ampsim.testing import FoundInfAdapter, Subject, Traits  # noqa: E402
 from ampsim.testing.emit import loop as of_loops  # noqa: E402
@@ -26,7 +30,7 @@ TORCH = torch.amp.GradScaler
 def outcome(source):
     """What the test in a file does."""
     names = {}
-    exec(source, names)  # noqa: S102  what is under test
+    exec(source, names)  # noqa: S102
     (test,) = [each for name, each in names.items() if name.startswith("test_")]
     try:
         test()
@@ -37,7 +41,8 @@ def outcome(source):
     return "passed"
 
 
-# --------------------------------------------------------------------------------------------------------- scalers
+# ---------------------------------------------------------------------------------------------------------
+# scalers
 
 
 @pytest.mark.parametrize(
@@ -63,7 +68,12 @@ def test_scaler_test_fails_only_for_fault(check, wrong, framework):
 
 def by_rule(base):
     def make(rule):
-        return base(rule.init_scale, rule.growth_factor, rule.backoff_factor, rule.growth_interval)
+        return base(
+            rule.init_scale,
+            rule.growth_factor,
+            rule.backoff_factor,
+            rule.growth_interval,
+        )
 
     return make
 
@@ -76,7 +86,9 @@ def other_defaults(base):
 
 
 @pytest.mark.parametrize("shape", [by_rule, other_defaults])
-@pytest.mark.parametrize("declared", [{}, {"min_scale": 2.0**-100, "max_scale": 2.0**126}])
+@pytest.mark.parametrize(
+    "declared", [{}, {"min_scale": 2.0**-100, "max_scale": 2.0**126}]
+)
 def test_maker_of_any_shape_is_called(shape, declared, framework):
     framework.Scaler = shape(handwritten_scalers.OverrideRestartsTheStreak)
     source, _ = write("new_scale_keeps_growth_tracker", "framework:Scaler", **declared)
@@ -151,12 +163,15 @@ def test_command_runs_test_in_subprocess(tmp_path):
     ],
 )
 def test_passing_test_is_not_emitted(ended, said, monkeypatch):
-    monkeypatch.setattr("ampsim.testing.emit.run_emitted.run_apart", lambda *_: (ended, ""))
+    monkeypatch.setattr(
+        "ampsim.testing.emit.run_emitted.run_apart", lambda *_: (ended, "")
+    )
     with pytest.raises(ValueError, match=said):
         require_failure("", raises=False, limit=60)
 
 
-# ----------------------------------------------------------------------------------------------------------- loops
+# -----------------------------------------------------------------------------------------------------------
+# loops
 
 
 @pytest.fixture
@@ -168,7 +183,9 @@ def loops(monkeypatch):
     return module
 
 
-@pytest.mark.parametrize("name", ["relax_44_unscaled_twice", "lightning_18828_schedule_goes_on"])
+@pytest.mark.parametrize(
+    "name", ["relax_44_unscaled_twice", "lightning_18828_schedule_goes_on"]
+)
 def test_loop_test_fails_only_for_fault(name, loops):
     loops.make = BUGS[name].make
     source = of_loops.write(BUGS[name].check, "loops:make")
@@ -177,7 +194,8 @@ def test_loop_test_fails_only_for_fault(name, loops):
     assert outcome(source) == "passed", source
 
 
-# ------------------------------------------------------------------------------------------------------- wrong use
+# -------------------------------------------------------------------------------------------------------
+# wrong use
 
 
 @pytest.mark.parametrize(
@@ -188,11 +206,17 @@ def test_loop_test_fails_only_for_fault(name, loops):
             "skips_stay_within_budget passed for torch.amp:GradScaler",
         ),
         (["skip_budge", "torch.amp:GradScaler"], "'skips_stay_within_budget'"),
-        (["state_dict_is_atomic", "torch.amp:GradScaler"], "state_dict_is_atomic needs ampsim"),
+        (
+            ["state_dict_is_atomic", "torch.amp:GradScaler"],
+            "state_dict_is_atomic needs ampsim",
+        ),
         (["skips_stay_within_budget", "torch.amp:GradScale"], "'GradScaler'"),
         (["skips_stay_within_budget", "math:pi"], "is a float"),
         (["step_changes_parameters", "math:pow"], "'batches'"),
-        (["ranks_equal_one_process", "tests.testing.loops:sgd"], "ranks_equal_one_process"),
+        (
+            ["ranks_equal_one_process", "tests.testing.loops:sgd"],
+            "ranks_equal_one_process",
+        ),
     ],
 )
 def test_command_errors_are_one_line(arguments, said):

@@ -39,9 +39,13 @@ def test_task_exception_names_task_and_schedule() -> None:
 
     with pytest.raises(KeyError, match="lost") as caught:
         run(program, {2: 1})
-    assert caught.value.__notes__ == ["in task 'worker'; replay: run(program, schedule={})"]
+    assert caught.value.__notes__ == [
+        "in task 'worker'; replay: run(program, schedule={})"
+    ]
     done = attempt(program)
-    assert [(task, type(error)) for task, error in done.errors] == [("worker", KeyError)]
+    assert [(task, type(error)) for task, error in done.errors] == [
+        ("worker", KeyError)
+    ]
     assert "KeyError in task 'worker'" in str(done)
     assert "point here" in str(done)
 
@@ -111,6 +115,8 @@ def test_tasks_suppressing_exceptions_still_end() -> None:
 def test_nested_or_missing_run_raises() -> None:
     with pytest.raises(RuntimeError, match="one run at a time"):
         run(lambda c: run(nothing_special))
-    with pytest.raises(RuntimeError, match=r"inside the program given to scheduler\.run"):
+    with pytest.raises(
+        RuntimeError, match=r"inside the program given to scheduler\.run"
+    ):
         Scheduler.sync.Lock()
     run(nothing_special)  # the refusals left nothing behind

@@ -16,7 +16,9 @@ DRAWS = (("flags", st.lists(st.booleans(), min_size=1, max_size=4)),)
 
 def test_each_example_runs_once():
     seen = Counter()
-    examples.run(lambda flags: seen.update([tuple(flags)]), DRAWS, MANY, [{"flags": [True] * 9}])
+    examples.run(
+        lambda flags: seen.update([tuple(flags)]), DRAWS, MANY, [{"flags": [True] * 9}]
+    )
     assert next(iter(seen)) == (True,) * 9
     assert len(seen) > 10
     assert set(seen.values()) == {1}
@@ -86,7 +88,9 @@ def test_plain_hypothesis_repeats_examples(monkeypatch):
 
 
 def test_seed_changes_the_examples():
-    first, second = (examples.generated(DRAWS, examples.Examples(20, seed)) for seed in (1, 2))
+    first, second = (
+        examples.generated(DRAWS, examples.Examples(20, seed)) for seed in (1, 2)
+    )
     assert first.keys() != second.keys()
 
 
@@ -152,7 +156,9 @@ def test_flag_adapter_reports_each_overflow_once():
     optimizers = [torch.optim.SGD([each], lr=1.0) for each in params]
     for bad in (0, 1, None):
         scaler.scale(torch.ones(()))
-        for number, (param, optimizer) in enumerate(zip(params, optimizers, strict=True)):
+        for number, (param, optimizer) in enumerate(
+            zip(params, optimizers, strict=True)
+        ):
             param.grad = torch.tensor([2.0, float("nan") if number == bad else 2.0])
             scaler.step(optimizer)
         scaler.update()
@@ -166,7 +172,10 @@ def test_flag_adapter_unscales_by_loss_scale():
     torch = pytest.importorskip("torch")
     scale = [4.0]
     scaler = FoundInfAdapter(lambda: scale[0], lambda found_inf: None)
-    assert [float(each) for each in scaler.scale([torch.ones(()), torch.ones(())])] == [4.0, 4.0]
+    assert [float(each) for each in scaler.scale([torch.ones(()), torch.ones(())])] == [
+        4.0,
+        4.0,
+    ]
     param = torch.nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([param], lr=1.0)
     scale[0], param.grad = 2.0, torch.tensor([8.0])

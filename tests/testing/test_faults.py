@@ -2,7 +2,14 @@
 
 import pytest
 
-from ampsim.testing.scheduler import DeadlockError, Run, Scheduler, attempt, explore, run
+from ampsim.testing.scheduler import (
+    DeadlockError,
+    Run,
+    Scheduler,
+    attempt,
+    explore,
+    run,
+)
 
 
 def guarded(c: Scheduler) -> list[str]:
@@ -96,7 +103,9 @@ def test_interrupted_wait_reacquires_its_lock(kind: str) -> None:
     assert done.value == ["left", "interrupted"]
     assert isinstance(attempt(program).stuck, DeadlockError)  # nobody notifies
     for earlier in range(step):
-        seen = {str(attempt(program, {0: 1}, interrupt_at={earlier: "waiter"}).failure)[:8]}
+        seen = {
+            str(attempt(program, {0: 1}, interrupt_at={earlier: "waiter"}).failure)[:8]
+        }
         assert seen <= {"None", "Deadlock"}
 
 

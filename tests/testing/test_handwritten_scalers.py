@@ -7,7 +7,9 @@ from functools import partial
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
+torch = pytest.importorskip(
+    "torch", reason="pip install -c constraints.txt 'ampsim[torch]'"
+)
 
 from ampsim.core.machine import Rule, init, update  # noqa: E402
 from ampsim.testing import (  # noqa: E402
@@ -50,7 +52,8 @@ def test_drop_in_must_match_torch_errors():
         CHECKS["unscale_misuse_raises"](Subject(Stranger, Traits(drop_in=True)))
 
 
-# ------------------------------------------------------------------------------------------- how it is constructed
+# ------------------------------------------------------------------------------------------- how it
+# is constructed
 
 
 class Positional(torch.amp.GradScaler):
@@ -125,12 +128,15 @@ def test_unclear_constructor_raises():
         def __init__(self, rule, **kwargs):
             self.inner = torch.amp.GradScaler("cpu", rule.init_scale, **kwargs)
 
-    with pytest.raises(TypeError, match="Hides has neither a parameter init_scale nor a rule"):
+    with pytest.raises(
+        TypeError, match="Hides has neither a parameter init_scale nor a rule"
+    ):
         judge.as_subject(Hides)
     assert judge.as_subject(OfARule).make(Rule(init_scale=8.0)).get_scale() == 8.0
 
 
-# ------------------------------------------------------------------------------------------------ what it declares
+# ------------------------------------------------------------------------------------------------
+# what it declares
 
 
 class KeepsDouble(Stranger):
@@ -157,7 +163,9 @@ def test_double_precision_scale_is_a_trait():
 
 
 def found_inf_adapter(rule):
-    inner = Stranger(rule.init_scale, rule.growth_factor, rule.backoff_factor, rule.growth_interval)
+    inner = Stranger(
+        rule.init_scale, rule.growth_factor, rule.backoff_factor, rule.growth_interval
+    )
     return FoundInfAdapter(inner.get_scale, inner.advance)
 
 
@@ -171,13 +179,15 @@ def test_missing_adapter_features_are_detected():
     } < skipped
 
 
-# ------------------------------------------------------------------------------------------------- the machine
+# -------------------------------------------------------------------------------------------------
+# the machine
 
 
 def machine(rule):
     states = [init(rule)]
     return FoundInfAdapter(
-        lambda: states[-1].scale, lambda found: states.append(update(rule, states[-1], found))
+        lambda: states[-1].scale,
+        lambda found: states.append(update(rule, states[-1], found)),
     )
 
 
@@ -192,12 +202,15 @@ def test_reference_fails_known_checks():
 
 def test_missing_torch_names_the_extra():
     code = "import sys; sys.modules['torch'] = None; from ampsim.testing import check_scaler"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)  # noqa: S603
+    done = subprocess.run(  # noqa: S603
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
     assert "ModuleNotFoundError" in done.stderr
     assert ".[torch]" in done.stderr
 
 
-# ----------------------------------------------------------------------------------- a failure is of the kind expected
+# ----------------------------------------------------------------------------------- a failure is
+# of the kind expected
 
 
 class RaisesInStateDict(Stranger):

@@ -54,7 +54,9 @@ FINDINGS = ("train.py:11: ", "train.py:14: ")
 def packages(tmp_path_factory):
     folder = tmp_path_factory.mktemp("installed") / "site-packages"
     source = Path(ampsim.__file__).parent
-    shutil.copytree(source, folder / "ampsim", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        source, folder / "ampsim", ignore=shutil.ignore_patterns("__pycache__")
+    )
     return folder
 
 
@@ -62,7 +64,11 @@ def packages(tmp_path_factory):
     ("text", "arguments", "said"),
     [
         (SCRIPT.replace("MODULE", "torch.amp"), ["check-loop", "train.py"], FINDINGS),
-        (SCRIPT.replace("MODULE", "ampsim.torch"), ["check-loop", "train.py"], FINDINGS),
+        (
+            SCRIPT.replace("MODULE", "ampsim.torch"),
+            ["check-loop", "train.py"],
+            FINDINGS,
+        ),
         (LOOP, ["check-loop", "train:make"], ["(train.py:12)"]),
         (
             SCALER,

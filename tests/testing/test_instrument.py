@@ -98,7 +98,9 @@ def test_a_watched_attribute_behaves_as_before() -> None:
         assert (thing.default, vars(thing)["default"], Plain.default) == (6, 6, 5)
         del thing.default
         assert thing.default == 5
-        with pytest.raises(AttributeError, match="'Plain' object has no attribute 'absent'"):
+        with pytest.raises(
+            AttributeError, match="'Plain' object has no attribute 'absent'"
+        ):
             _ = thing.absent  # type: ignore[attr-defined]
         with pytest.raises(AttributeError):
             del thing.default
@@ -109,7 +111,9 @@ def test_a_watched_attribute_behaves_as_before() -> None:
     assert ("delete", "Plain.default") in ops
 
 
-@pytest.mark.parametrize("kind", [Plain, type("Child", (Plain,), {})])  # which inherits its default
+@pytest.mark.parametrize(
+    "kind", [Plain, type("Child", (Plain,), {})]
+)  # which inherits its default
 def test_failure_restores_watched_class(kind: type) -> None:
     before = dict(vars(kind))
 
@@ -121,7 +125,8 @@ def test_failure_restores_watched_class(kind: type) -> None:
     assert dict(vars(kind)) == before
 
 
-# ---- modules ----------------------------------------------------------------------------------------------------
+# ---- modules
+# ----------------------------------------------------------------------------------------------------
 
 UNMODIFIED = '''
 import queue as q
@@ -153,11 +158,18 @@ class Worker:
 
 def test_module_is_patched_during_run() -> None:
     module = ModuleType("unmodified")
-    exec(UNMODIFIED, vars(module))  # noqa: S102  stands for a module of somebody else
+    exec(UNMODIFIED, vars(module))  # noqa: S102
     before = dict(vars(module))
 
     def program(c: Scheduler) -> str:
-        assert set(c.patch(module)) == {"q", "threading", "time", "Event", "Mutex", "Queue"}
+        assert set(c.patch(module)) == {
+            "q",
+            "threading",
+            "time",
+            "Event",
+            "Mutex",
+            "Queue",
+        }
         assert module.Mutex is sync.Lock
         assert module.time.monotonic is time.monotonic
         name: str = module.Worker().call()

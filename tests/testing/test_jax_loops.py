@@ -27,14 +27,19 @@ QUICK = "averaging"
 
 @pytest.fixture(autouse=True, scope="module")
 def quickly_compiled():
-    """Leave XLA's optimizations to the deep tests, as tests/jax does: a check is of what the loop calls with what."""
-    jax.config.update("jax_disable_most_optimizations", os.environ.get("AMPSIM_DEEP") != "1")
+    """Leave XLA's optimizations to the deep tests, as tests/jax does: a check is of what the loop
+    calls with what.
+    """
+    jax.config.update(
+        "jax_disable_most_optimizations", os.environ.get("AMPSIM_DEEP") != "1"
+    )
     yield
     jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.mark.parametrize(
-    "name", [QUICK, *(pytest.param(n, marks=pytest.mark.deep) for n in RIGHT if n != QUICK)]
+    "name",
+    [QUICK, *(pytest.param(n, marks=pytest.mark.deep) for n in RIGHT if n != QUICK)],
 )
 def test_right_loop_passes(name):
     check_loop(RIGHT[name], batches())
@@ -59,12 +64,14 @@ SKIPS = "skipped_step_changes_nothing"
 @pytest.mark.parametrize("leaf", LEAVES)
 def test_forgotten_leaf_fails(leaf):
     (result,) = judge_loop(selecting(leaf), batches(), [SKIPS])
-    assert (result.outcome, result.text.startswith(f"{SKIPS}: {leaf}")) == ("failed", True), (
-        result.text
-    )
+    assert (result.outcome, result.text.startswith(f"{SKIPS}: {leaf}")) == (
+        "failed",
+        True,
+    ), result.text
 
 
-# --------------------------------------------------------------------------------------------------------- bad input
+# ---------------------------------------------------------------------------------------------------------
+# bad input
 
 
 def looping(step, **more):
@@ -80,7 +87,9 @@ def right_step(state, batch):
 
 def unscaled_loop(scaler: LossScale):
     state = start(scaler)
-    return Loop(lambda state, batch: state, {name: state[name] for name in ("params", "opt")})
+    return Loop(
+        lambda state, batch: state, {name: state[name] for name in ("params", "opt")}
+    )
 
 
 def with_another_scale(scaler: PolicyScale):

@@ -20,7 +20,10 @@ def test_difference_factor_is_relative_to_change():
     for times in (-3.0, 0.25, 256.0):
         assert difference("model.x", times, before=8.0).factor() == times
         assert difference("logged.x", times, before=8.0).factor() is None
-        assert Difference("logged.x", LEFT, LEFT * np.float32(times), LEFT).factor() == times
+        assert (
+            Difference("logged.x", LEFT, LEFT * np.float32(times), LEFT).factor()
+            == times
+        )
     assert Difference("x", LEFT, LEFT[::-1].copy()).factor() is None
     assert Difference("x", 0 * LEFT, LEFT).factor() is None
     moved = Difference("x", LEFT, LEFT + np.array([0.5, 3.0, 1.0], np.float32))
@@ -31,7 +34,11 @@ def test_import_target_names_missing_module(tmp_path, monkeypatch):
     assert load("ampsim.testing.check:BrokenError.__name__") == BrokenError.__name__
     (tmp_path / "needs_more.py").write_text("import nowhere_installed")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ValueError, match=r"^needs_more: .*nowhere_.*install what it needs"):
+    with pytest.raises(
+        ValueError, match=r"^needs_more: .*nowhere_.*install what it needs"
+    ):
         load("needs_more:X")
-    with pytest.raises(ValueError, match="no module 'nowhere_installed'; run from its folder"):
+    with pytest.raises(
+        ValueError, match="no module 'nowhere_installed'; run from its folder"
+    ):
         load("nowhere_installed:X")

@@ -70,19 +70,31 @@ REFUSED = {
         looping(with_noise),
         "two runs of step differ after batch 0: model.0.weight",
     ),
-    "shares a model": (shared, "two calls of make differ before the first batch: model.weight"),
+    "shares a model": (
+        shared,
+        "two calls of make differ before the first batch: model.weight",
+    ),
     "ignores the scaler": (looping(ignoring), "never used"),
-    "carries nothing": (looping(good, setup=lambda t: t.state.clear()), "state is empty"),
+    "carries nothing": (
+        looping(good, setup=lambda t: t.state.clear()),
+        "state is empty",
+    ),
     "carries a string": (
         looping(good, setup=lambda t: t.carry("cfg", "adam")),
         "cfg is of type str",
     ),
-    "logs a string": (looping(good, logged=lambda: {"note": "x"}), "logged.note is of type str"),
+    "logs a string": (
+        looping(good, logged=lambda: {"note": "x"}),
+        "logged.note is of type str",
+    ),
     "raises": (
         looping(raising),
         "step, in batch 0 at scale 256, raised KeyError: 'no such feature' (test_loop_input.py:",
     ),
-    "raises what torch says": (looping(unscaling_twice), "unscale_(optimizer) ran twice"),
+    "raises what torch says": (
+        looping(unscaling_twice),
+        "unscale_(optimizer) ran twice",
+    ),
     "raises while it is made": (
         lambda scaler: 1 / 0,
         "ZeroDivisionError: division by zero (test_loop_input",
@@ -111,7 +123,9 @@ def test_dropout_hides_no_wrong_verdict():
     outcome, text = outcomes(dropping, ["micro_batches_equal_one_batch"])[
         "micro_batches_equal_one_batch"
     ]
-    assert (outcome, "with an inf in micro-batch 0 of 2" in text) == ("failed", True), text
+    assert (outcome, "with an inf in micro-batch 0 of 2" in text) == ("failed", True), (
+        text
+    )
 
 
 def test_few_batches_and_unknown_checks_raise():
@@ -126,7 +140,8 @@ def test_few_batches_and_unknown_checks_raise():
         check_loop(sgd, batches(), expected_failures={"step_changes_parameter": "x"})
 
 
-# ------------------------------------------------------------------------------------------- what is right otherwise
+# ------------------------------------------------------------------------------------------- what
+# is right otherwise
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -148,7 +163,9 @@ def with_a_half_branch(t, batch, factor=1.0):
     t.optimizer.zero_grad()
     loss = t.scaler.scale(loss_of(t.model, batch) * 1e-4)
     data, _ = batch
-    half = (t.model[0].weight.half() * data[:4].half()[:, :3].mean()).float().square().mean() * HALF
+    half = (
+        t.model[0].weight.half() * data[:4].half()[:, :3].mean()
+    ).float().square().mean() * HALF
     (loss + t.scaler.scale(half)).backward()
     for param in t.params():
         param.grad /= factor if factor == 1.0 else t.scaler.get_scale()
@@ -184,15 +201,21 @@ def test_unloadable_state_skips_the_check():
 
 def test_unnamed_state_fails_resume():
     held = outcomes(
-        looping(good, setup=lambda t: vars(t).update(state={"weight": t.model[0].weight}))
+        looping(
+            good, setup=lambda t: vars(t).update(state={"weight": t.model[0].weight})
+        )
     )
     assert {name for name, (outcome, _) in held.items() if outcome == "failed"} == {
         "resume_is_exact"
     }
-    assert "the loop has other state, which is not in the checkpoint" in held["resume_is_exact"][1]
+    assert (
+        "the loop has other state, which is not in the checkpoint"
+        in held["resume_is_exact"][1]
+    )
 
 
-# ----------------------------------------------------------------------------------------------- expected, and reports
+# -----------------------------------------------------------------------------------------------
+# expected, and reports
 
 
 NERF = BUGS["nerfacc_307_never_unscaled"].make
@@ -203,7 +226,10 @@ BROKEN = {
 
 def test_an_expected_failure_is_strict():
     (result,) = check_loop(
-        NERF, batches(), ["gradients_do_not_depend_on_loss_scale"], expected_failures=BROKEN
+        NERF,
+        batches(),
+        ["gradients_do_not_depend_on_loss_scale"],
+        expected_failures=BROKEN,
     )
     assert result.outcome == "xfailed"
     decorator = parametrize_with_checks(
@@ -215,7 +241,10 @@ def test_an_expected_failure_is_strict():
         match="gradients_do_not_depend_on_loss_scale passed, but was expected to fail",
     ):
         check_loop(
-            sgd, batches(), ["gradients_do_not_depend_on_loss_scale"], expected_failures=BROKEN
+            sgd,
+            batches(),
+            ["gradients_do_not_depend_on_loss_scale"],
+            expected_failures=BROKEN,
         )
 
 
@@ -225,7 +254,9 @@ def test_an_expected_failure_is_strict():
 )
 def test_decorated_check_skips_raises_or_fails(make, ends):
     name = (
-        "micro_batches_equal_one_batch" if make is sgd else "gradients_do_not_depend_on_loss_scale"
+        "micro_batches_equal_one_batch"
+        if make is sgd
+        else "gradients_do_not_depend_on_loss_scale"
     )
     [case] = parametrize_with_checks([make], batches(), checks=[name]).args[1]
     assert case.id == f"{make.__name__}-{name}"
@@ -258,7 +289,13 @@ def module(tmp_path, monkeypatch):
         ),
         (["my_loops:sgd"], 0, "my_loops:sgd: 1 passed of 1 checks"),
         (
-            ["my_loops:NERF", "--report", "md", "--xfail", "gradients_do_not_depend_on_loss_scale"],
+            [
+                "my_loops:NERF",
+                "--report",
+                "md",
+                "--xfail",
+                "gradients_do_not_depend_on_loss_scale",
+            ],
             0,
             "| `gradients_do_not_depend_on_loss_scale` |",
         ),
@@ -278,7 +315,8 @@ def test_command_checks_loops(arguments, status, said):
     assert (code, said in text, "Traceback" in text) == (status, True, False), text
 
 
-# -------------------------------------------------------------------------------------------- what a run takes care of
+# -------------------------------------------------------------------------------------------- what
+# a run takes care of
 
 
 def test_global_generators_are_seeded():

@@ -4,7 +4,9 @@ import sys
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
+torch = pytest.importorskip(
+    "torch", reason="pip install -c constraints.txt 'ampsim[torch]'"
+)
 
 from torch import nn  # noqa: E402
 
@@ -113,10 +115,15 @@ def test_loading_may_not_replace_scaler():
 def test_one_unchanged_parameter_is_found():
     def all_but_one(params):
         *others, last = params
-        return torch.optim.SGD([{"params": others}, {"params": [last], "lr": 0.0}], lr=0.1)
+        return torch.optim.SGD(
+            [{"params": others}, {"params": [last], "lr": 0.0}], lr=0.1
+        )
 
     outcome, text = judged(looping(step, all_but_one), "step_changes_parameters")
-    assert (outcome, "did not change, with gradients up to 0.0" in text) == ("failed", True)
+    assert (outcome, "did not change, with gradients up to 0.0" in text) == (
+        "failed",
+        True,
+    )
 
 
 def skips_and_tells_nobody(t, batch):
@@ -171,7 +178,9 @@ def hides_one_pass(t, batch):
     for part in cut(batch, 2):
         t.backward(part)
         found.append([param.grad / 2 for param in t.params()])
-    kept = [grads for grads in found if all(grad.isfinite().all() for grad in grads)] or found
+    kept = [
+        grads for grads in found if all(grad.isfinite().all() for grad in grads)
+    ] or found
     for param, grads in zip(t.params(), zip(*kept, strict=True), strict=True):
         param.grad = sum(grads)
     t.update()
@@ -291,7 +300,12 @@ SCOPE = [  # a bug, what it sets up, its check and what is said
         "the scale is 256, expected less than 256, after the skipped",
     ),
     (steps_at_the_third_skip, None, SKIP, "skip 3 in a row"),
-    (swallows_the_verdict_of_each_fourth, boxed(seen=0), SKIP, "after batch 3, skip 3 in a row"),
+    (
+        swallows_the_verdict_of_each_fourth,
+        boxed(seen=0),
+        SKIP,
+        "after batch 3, skip 3 in a row",
+    ),
     (averages_the_loss, boxed(mean=0.0), SKIP, "box.mean is nan"),
     (
         clips_two_before_unscaling,
@@ -300,8 +314,18 @@ SCOPE = [  # a bug, what it sets up, its check and what is said
         "after batch 1 at scale 256",
     ),
     (scales_by_its_own, None, OWN, "another scaler scales the loss, in batch 0"),
-    (sets_the_tracker, None, OWN, "the scaler's _growth_tracker was 1, and 0 in the next update"),
-    (updates_twice, None, OWN, "the scaler is updated 2 times, but optimizers step 1 time"),
+    (
+        sets_the_tracker,
+        None,
+        OWN,
+        "the scaler's _growth_tracker was 1, and 0 in the next update",
+    ),
+    (
+        updates_twice,
+        None,
+        OWN,
+        "the scaler is updated 2 times, but optimizers step 1 time",
+    ),
     (remembers, None, RESUME, "resumed from a checkpoint of batch"),
     (adds_a_group, None, RESUME, "load raised ValueError"),
     (adds_two_up, boxed(seen=0), RESUME, "resumed from a checkpoint of batch 0"),
@@ -309,7 +333,9 @@ SCOPE = [  # a bug, what it sets up, its check and what is said
 
 
 @pytest.mark.parametrize(
-    ("wrong", "setup", "check", "said"), SCOPE, ids=lambda each: getattr(each, "__name__", None)
+    ("wrong", "setup", "check", "said"),
+    SCOPE,
+    ids=lambda each: getattr(each, "__name__", None),
 )
 def test_each_widened_scope_has_a_bug(wrong, setup, check, said):
     outcome, text = judged(looping(wrong, setup=setup or (lambda t: None)), check)
@@ -337,7 +363,9 @@ def test_check_error_hides_no_finding():
 
         return Loop(step, t.state)
 
-    with pytest.raises(AssertionError, match=r"^gradients_do_not_depend_on_loss_scale: ") as caught:
+    with pytest.raises(
+        AssertionError, match=r"^gradients_do_not_depend_on_loss_scale: "
+    ) as caught:
         check_loop(make, batches())
     assert f"\n{SKIP} error: {SKIP}: step, in batch 2" in str(caught.value)
     assert "\nmicro_batches_equal_one_batch skipped: " in str(caught.value)
@@ -355,7 +383,11 @@ def backs_off_twice(t, batch):
 @pytest.mark.parametrize(
     ("wrong", "check", "said"),
     [
-        (backs_off_twice, "micro_batches_equal_one_batch", "the scale is 64, expected 128"),
+        (
+            backs_off_twice,
+            "micro_batches_equal_one_batch",
+            "the scale is 64, expected 128",
+        ),
         (
             skips_and_tells_nobody,
             "skipped_step_changes_nothing",
@@ -401,7 +433,9 @@ def test_handwritten_growth_tracker_passes():
 
 @pytest.mark.parametrize("lowers", [True, False])
 def test_overflow_only_update_is_no_failure(lowers):
-    """Who steps by hand, undoes a bad step and lowers the scale then is not accused of never doing so."""
+    """Who steps by hand, undoes a bad step and lowers the scale then is not accused of never doing
+    so.
+    """
 
     def make(scaler):
         t = Trainer(scaler, SGD)

@@ -13,14 +13,22 @@ PAGE = ROOT / "ampsim/testing/MAINTAINERS.md"
 
 
 def test_page_examples_pass():
-    test = doctest.DocTestParser().get_doctest(PAGE.read_text(), {}, PAGE.name, str(PAGE), 0)
+    test = doctest.DocTestParser().get_doctest(
+        PAGE.read_text(), {}, PAGE.name, str(PAGE), 0
+    )
     result = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test)
     assert (result.attempted > 9, result.failed) == (True, 0)
 
 
 def test_workflow_gives_inputs_of_the_action():
     inputs = yaml.safe_load((ROOT / "action.yml").read_text())["inputs"]
-    (job,) = yaml.safe_load(PAGE.read_text().split("```yaml")[1].split("```")[0])["jobs"].values()
-    calls = [step["with"] for step in job["steps"] if step.get("uses", "").startswith("OWNER/")]
+    (job,) = yaml.safe_load(PAGE.read_text().split("```yaml")[1].split("```")[0])[
+        "jobs"
+    ].values()
+    calls = [
+        step["with"]
+        for step in job["steps"]
+        if step.get("uses", "").startswith("OWNER/")
+    ]
     assert len(calls) == 2
     assert all(call.keys() <= inputs.keys() for call in calls)

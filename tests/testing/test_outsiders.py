@@ -1,8 +1,9 @@
-"""Programs by people who had not read the checks: what is right passes, what is wrong fails a check.
+"""Programs by people who had not read the checks: what is right passes, what is wrong fails a
+check.
 
-Each line of ``outsiders.jsonl.xz`` is one program: its file's name, whether it is a scaler or a loop,
-whether its author meant it to be right, the author's words on its bug, and its source. A fixed sixth
-runs always, the rest in the deep tests.
+Each line of ``outsiders.jsonl.xz`` is one program: its file's name, whether it is a scaler or a
+loop, whether its author meant it to be right, the author's words on its bug, and its source. A
+fixed sixth runs always, the rest in the deep tests.
 """
 
 import hashlib
@@ -15,7 +16,9 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
+torch = pytest.importorskip(
+    "torch", reason="pip install -c constraints.txt 'ampsim[torch]'"
+)
 
 from ampsim.testing import Subject, Traits, examples, known_failures  # noqa: E402
 from ampsim.testing.loop.judge import CHECKS, judge_loop  # noqa: E402
@@ -30,7 +33,9 @@ EXAMPLES = (
 ASKED = [
     each for each in judge.chosen() if each.name not in known_failures.TORCH
 ]  # many scalers inherit from torch's
-with lzma.open(Path(__file__).with_name("outsiders.jsonl.xz"), "rt", encoding="utf-8") as lines:
+with lzma.open(
+    Path(__file__).with_name("outsiders.jsonl.xz"), "rt", encoding="utf-8"
+) as lines:
     PROGRAMS = {program["file"]: program for program in map(json.loads, lines)}
 MISSED = {
     "loops/w_micro_per_call.py": "no batch that the loop is given ends within a window",
@@ -41,7 +46,8 @@ MISSED = {
 DISPUTED = {
     "third/loops/l_moe_unused.py": "an expert that no batch is sent to has no gradient, and looks as one that is lost",
 }
-ANOTHER_RULE = {  # meant to be right, of a rule that is not torch's: whoever checks them declares it
+# meant to be right, of a rule that is not torch's: whoever checks them declares it
+ANOTHER_RULE = {
     "second/scalers/clamped.py": "a floor and a threshold",
     "second/scalers/deepspeed_like.py": "hysteresis, and a scale that is a Python float",
     "second/scalers/exponent.py": "powers of two alone",
@@ -72,9 +78,16 @@ def results(program, folder):
     made = module(program, folder)
     if program["kind"] == "loop":  # a failure that is expected is not shortened
         return judge_loop(
-            made.make, made.batches, expected=dict.fromkeys(CHECKS, "a bug"), refusals=[]
+            made.make,
+            made.batches,
+            expected=dict.fromkeys(CHECKS, "a bug"),
+            refusals=[],
         )
-    own = [each for each in vars(made).values() if getattr(each, "__module__", "") == made.__name__]
+    own = [
+        each
+        for each in vars(made).values()
+        if getattr(each, "__module__", "") == made.__name__
+    ]
     scaler = [each for each in own if isinstance(each, type)][-1]
     declared = Subject(scaler, Traits(unsupported={"skip_report"}))
     return judge.run_checks(declared, ASKED, examples=EXAMPLES)
@@ -83,7 +96,12 @@ def results(program, folder):
 def test_sample_has_every_kind():
     for files in (PROGRAMS, SAMPLE):
         kinds = {(PROGRAMS[file]["kind"], PROGRAMS[file]["right"]) for file in files}
-        assert kinds == {("scaler", True), ("scaler", False), ("loop", True), ("loop", False)}
+        assert kinds == {
+            ("scaler", True),
+            ("scaler", False),
+            ("loop", True),
+            ("loop", False),
+        }
     assert len(SAMPLE) > len(PROGRAMS) / 6 > 50
     assert not any(PROGRAMS[file]["right"] for file in MISSED)
 
@@ -92,7 +110,11 @@ def test_sample_has_every_kind():
 @pytest.mark.parametrize("file", PROGRAMS if DEEP else SAMPLE)
 def test_verdict_agrees_with_author(file, tmp_path):
     program = PROGRAMS[file]
-    passes = file in MISSED or (program["right"] and file not in ANOTHER_RULE | DISPUTED)
+    passes = file in MISSED or (
+        program["right"] and file not in ANOTHER_RULE | DISPUTED
+    )
     outcomes = ((each.check.name, each.outcome) for each in results(program, tmp_path))
-    broken = next((name for name, outcome in outcomes if outcome in ("failed", "xfailed")), "")
+    broken = next(
+        (name for name, outcome in outcomes if outcome in ("failed", "xfailed")), ""
+    )
     assert bool(broken) is not passes, f"{program['bug']}: {broken}"

@@ -28,8 +28,19 @@ def test_mine(scaler, check):
 def run(folder: Path, *options: str) -> str:
     """Run pytest with the plugin on a program, and return what it prints."""
     (folder / "test_mine.py").write_text(PROGRAM)
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    command = [sys.executable, "-m", "pytest", "-p", "ampsim.testing.plugin", *options, "."]
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "ampsim.testing.plugin",
+        *options,
+        ".",
+    ]
     return subprocess.run(  # noqa: S603
         command, cwd=folder, env=environment, capture_output=True, text=True
     ).stdout

@@ -1,7 +1,8 @@
-"""Races planted in small pipelines: each one is found in two ways, and its cure passes every schedule.
+"""Races planted in small pipelines: each one is found in two ways, and its cure passes every
+schedule.
 
-They are the shapes in which an asynchronous loss scaler goes wrong. None of them shows up reliably on real
-threads: in 10,000 runs each, three of the first four failed at most twice.
+They are the shapes in which an asynchronous loss scaler goes wrong. None of them shows up reliably
+on real threads: in 10,000 runs each, three of the first four failed at most twice.
 """
 
 import random
@@ -25,7 +26,9 @@ from tests.testing.programs import together
 
 
 def shared_scale(*, cured: bool) -> Program:
-    """The optimizer thread unscales by the scale in force, not by the one the loss was multiplied by."""
+    """The optimizer thread unscales by the scale in force, not by the one the loss was multiplied
+    by.
+    """
 
     def program(c: Scheduler) -> None:
         state = {"scale": 8.0}
@@ -77,7 +80,9 @@ def ring(*, cured: bool) -> Program:
 
 
 def event_protocol(*, cured: bool) -> Program:
-    """The event that says "done" is cleared after the work was launched, so that it may clear the answer."""
+    """The event that says "done" is cleared after the work was launched, so that it may clear the
+    answer.
+    """
 
     def program(c: Scheduler) -> None:
         work, done = c.sync.Queue(), c.sync.Event()
@@ -179,10 +184,18 @@ def test_hypothesis_finds_and_shrinks_race(race: Race) -> None:
     program = race(cured=False)
     steps = len(attempt(program).trace)
     quiet = settings(
-        max_examples=500, database=None, deadline=None, phases=[Phase.generate, Phase.shrink]
+        max_examples=500,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate, Phase.shrink],
     )
     found = [
-        find(schedules(steps=steps), lambda s: fails(program, s), settings=quiet, random=rng)
+        find(
+            schedules(steps=steps),
+            lambda s: fails(program, s),
+            settings=quiet,
+            random=rng,
+        )
         for rng in map(random.Random, range(3))
     ]
     assert len(min(found, key=len)) <= 1
@@ -208,7 +221,9 @@ def test_race_needs_a_preemption(race: Race) -> None:
 def test_the_message_reproduces_the_failure() -> None:
     with pytest.raises(FailingScheduleError) as found:
         explore(event_protocol(cured=False))
-    line = next(line for line in str(found.value).splitlines() if line.startswith("replay: "))
+    line = next(
+        line for line in str(found.value).splitlines() if line.startswith("replay: ")
+    )
     replayed = line.removeprefix("replay: ")
     with pytest.raises(DeadlockError):
-        eval(replayed, {"run": run, "program": event_protocol(cured=False)})  # noqa: S307  the point of the line
+        eval(replayed, {"run": run, "program": event_protocol(cured=False)})  # noqa: S307

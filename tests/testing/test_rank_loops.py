@@ -2,7 +2,9 @@
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
+torch = pytest.importorskip(
+    "torch", reason="pip install -c constraints.txt 'ampsim[torch]'"
+)
 if not torch.distributed.is_available():
     pytest.skip("this torch has no torch.distributed", allow_module_level=True)
 
@@ -25,7 +27,9 @@ def test_right_loop_passes(name):
 
 
 def test_ampsim_loop_passes_all_checks():
-    assert {each.outcome for each in check_loop(RIGHT["ours"], loops.batches())} == {"passed"}
+    assert {each.outcome for each in check_loop(RIGHT["ours"], loops.batches())} == {
+        "passed"
+    }
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -49,7 +53,10 @@ def test_no_default_group_is_left_behind():
 
 @pytest.mark.parametrize(
     ("make", "why"),
-    [(loops.sgd, "pass make(scaler, group=None)"), (raising, "on rank 0 make raised KeyError")],
+    [
+        (loops.sgd, "pass make(scaler, group=None)"),
+        (raising, "on rank 0 make raised KeyError"),
+    ],
 )
 def test_inapplicable_check_is_skipped(make, why):
     outcome, text = judged(make)

@@ -4,7 +4,9 @@ import re
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
+torch = pytest.importorskip(
+    "torch", reason="pip install -c constraints.txt 'ampsim[torch]'"
+)
 if not torch.distributed.is_available():
     pytest.skip("this torch has no torch.distributed", allow_module_level=True)
 
@@ -37,7 +39,9 @@ def ours(group):
 
 
 def sharded(group):
-    return ShardedGradScaler("cpu", init_scale=1024.0, growth_interval=2, process_group=group)
+    return ShardedGradScaler(
+        "cpu", init_scale=1024.0, growth_interval=2, process_group=group
+    )
 
 
 def broken(make, **options):
@@ -97,7 +101,9 @@ def test_ampsim_raises_on_desynchronized_rank(parted):
     if parted.parts.startswith("exits"):
         assert [bool(record.waits) for record in program.records] == [True, False]
     else:
-        assert all("did not agree on found_inf" in record.error for record in program.records)
+        assert all(
+            "did not agree on found_inf" in record.error for record in program.records
+        )
     assert [len(record.seen) for record in program.records] == [1, 1]
 
 
@@ -130,8 +136,15 @@ UNDER_TORCHS_WRAPPERS = [
 @pytest.mark.parametrize(("make", "gradients", "breaks"), UNDER_TORCHS_WRAPPERS)
 def test_wrapped_scaler_fails_known_checks(make, gradients, breaks):
     both, one = frozenset({(0, 0), (1, 0)}), frozenset({(0, 0)})
-    todo = [Scenario((NONE, both), kernel="AdamW", unscales=True), Scenario((NONE, one))]
-    todo += [Scenario((NONE, both), kernel="SGD", unscales=True)] if gradients == "DDP" else []
+    todo = [
+        Scenario((NONE, both), kernel="AdamW", unscales=True),
+        Scenario((NONE, one)),
+    ]
+    todo += (
+        [Scenario((NONE, both), kernel="SGD", unscales=True)]
+        if gradients == "DDP"
+        else []
+    )
     todo += [Scenario((NONE, one), empty=frozenset({1}))]
     played = processes.play_all(make, todo, 2, gradients, 30.0)
     found = {
@@ -147,7 +160,9 @@ def sums_first(model, group):
     """DistributedDataParallel that sums gradients in float16 and divides the sum."""
 
     def hook(_, bucket):
-        reduced = dist.all_reduce(bucket.buffer().half(), group=group, async_op=True).get_future()
+        reduced = dist.all_reduce(
+            bucket.buffer().half(), group=group, async_op=True
+        ).get_future()
         return reduced.then(lambda done: done.value()[0].float() / group.size())
 
     wrapped = torch.nn.parallel.DistributedDataParallel(model, process_group=group)
@@ -163,7 +178,10 @@ def compresses(model, group):
 
 def test_sum_before_division_is_found():
     check = ["scale_does_not_depend_on_ranks"]
-    options = {"checks": check, "unsupported": {"fused", "optimizers", "unscale_", "state_dict"}}
+    options = {
+        "checks": check,
+        "unsupported": {"fused", "optimizers", "unscale_", "state_dict"},
+    }
     assert (
         "the reduction over 2 ranks overflowed"
         in broken(torchs, gradients=sums_first, **options)[check[0]]
@@ -187,7 +205,8 @@ def test_threads_match_gloo():
             assert bool(ours.waits) == bool(theirs.waits)
 
 
-COLLECTIVES = {  # what a rank calls, and what it then has of three that bring [1, 4, 0], [2, 3, 0] and [6, 5, 0]
+# what a rank calls, and what it then has of three that bring [1, 4, 0], [2, 3, 0] and [6, 5, 0]
+COLLECTIVES = {
     "sum": (lambda mine, group: dist.all_reduce(mine, dist.ReduceOp.SUM, group), ([9, 12, 0],) * 3),
     "mean": (lambda mine, group: dist.all_reduce(mine, dist.ReduceOp.AVG, group), ([3, 4, 0],) * 3),
     "max": (lambda mine, group: dist.all_reduce(mine, dist.ReduceOp.MAX, group), ([6, 5, 0],) * 3),
@@ -206,28 +225,43 @@ COLLECTIVES = {  # what a rank calls, and what it then has of three that bring [
 @pytest.mark.parametrize("call", COLLECTIVES)
 def test_thread_collectives_match_torch(call):
     rows = [1.0, 4.0, 0.0], [2.0, 3.0, 0.0], [6.0, 5.0, 0.0]
-    brought = [torch.tensor(each, requires_grad=True) for each in rows]  # a parameter, too
+    brought = [
+        torch.tensor(each, requires_grad=True) for each in rows
+    ]  # a parameter, too
     collect, expected = COLLECTIVES[call]
 
     def program(c):
-        threads.live_together(c, 3, {}, lambda group: collect(brought[group.rank()], group))
+        threads.live_together(
+            c, 3, {}, lambda group: collect(brought[group.rank()], group)
+        )
 
     scheduler.run(program)
     assert [has.tolist() for has in brought] == [*expected]
 
 
 def test_deadlock_names_waiting_rank():
-    said = broken(AsksOnlyIfItFound, checks=["no_deadlock"], processes=False)["no_deadlock"]
-    assert "rank 0 waits in all_reduce 0 (without rank 1); rank 1 ended iteration 5" in said
+    said = broken(AsksOnlyIfItFound, checks=["no_deadlock"], processes=False)[
+        "no_deadlock"
+    ]
+    assert (
+        "rank 0 waits in all_reduce 0 (without rank 1); rank 1 ended iteration 5"
+        in said
+    )
     alone = Scenario((frozenset(), frozenset({(0, 0)})))
-    first, second = processes.play_all(AsksOnlyIfItFound, [alone], 2, "sharded", 30.0)[alone]
+    first, second = processes.play_all(AsksOnlyIfItFound, [alone], 2, "sharded", 30.0)[
+        alone
+    ]
     assert re.match(r"all_reduce \(rank_bugs.py:\d+ in agree\)", first.waits)
     assert (second.waits, second.error, len(second.seen)) == ("", "", 2)
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_finding_shows_its_scenario(ranks):
-    asked = {"checks": ["parameters_stay_finite"], "unsupported": {"unscale_"}, "processes": False}
+    asked = {
+        "checks": ["parameters_stay_finite"],
+        "unsupported": {"unscale_"},
+        "processes": False,
+    }
     said = broken(SumForMax, ranks=ranks, **asked)["parameters_stay_finite"]
     assert f"{ranks}, each with 1 fused SGD optimizer" in said
     assert "inf on rank 0 and 1" in said
@@ -249,7 +283,10 @@ def test_finding_shows_its_scenario(ranks):
 def test_group_argument_is_passed(scaler, framework):
     framework.Scaler = scaler
     assert judge.find("framework:Scaler")("all") == (1024.0, 2, "all")
-    framework.Scaler = lambda device, init_scale, growth_interval: (init_scale, growth_interval)
+    framework.Scaler = lambda device, init_scale, growth_interval: (
+        init_scale,
+        growth_interval,
+    )
     assert judge.find("framework:Scaler")("all") == (1024.0, 2)
 
 
@@ -273,7 +310,10 @@ def test_expected_failure_shows_its_reason():
             {"checks": ["ranks_agree_on_skip"]},
             "no check 'ranks_agree_on_skip'; did you mean 'ranks_agree_on_skips'",
         ),
-        ({"unsupported": {"fuse"}}, "unsupported='fuse': no such feature; did you mean 'fused'"),
+        (
+            {"unsupported": {"fuse"}},
+            "unsupported='fuse': no such feature; did you mean 'fused'",
+        ),
     ],
 )
 def test_invalid_arguments_are_rejected(wrong, said):
@@ -290,7 +330,11 @@ def test_invalid_arguments_are_rejected(wrong, said):
             "ranks_agree_on_skips: rank 0 skipped, rank 1 stepped optimizer 0 (iteration 1)",
         ),
         (["SkipsLocally", "--xfail", "ranks_agree_on_skips"], 0, "1 xfailed"),
-        (["Right", "--check", "skips_stay_within_budget"], 2, "'skips_stay_within_budget'"),
+        (
+            ["Right", "--check", "skips_stay_within_budget"],
+            2,
+            "'skips_stay_within_budget'",
+        ),
     ],
 )
 def test_command_checks_a_maker(arguments, status, said):

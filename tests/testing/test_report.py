@@ -32,7 +32,8 @@ REPORT = Report(RESULTS)
 def test_rows_are_checks_and_columns_scalers():
     assert REPORT.scalers == ["theirs", "ours"]
     assert [
-        (check.name, [result.outcome for result in results]) for check, results in REPORT.rows()
+        (check.name, [result.outcome for result in results])
+        for check, results in REPORT.rows()
     ] == [
         ("skips_stay_within_budget", ["passed", "xpassed"]),
         ("scale_is_never_subnormal", ["failed", "xfailed"]),
@@ -40,7 +41,9 @@ def test_rows_are_checks_and_columns_scalers():
 
 
 def test_missing_result_is_empty_cell():
-    *_, (check, results) = Report([*RESULTS[:2], Result(BUDGET, "third", "passed")]).rows()
+    *_, (check, results) = Report(
+        [*RESULTS[:2], Result(BUDGET, "third", "passed")]
+    ).rows()
     assert (check.name, results[1]) == ("scale_is_never_subnormal", None)
 
 
@@ -70,10 +73,20 @@ def test_json_has_a_record_per_result():
     assert read["findings"] == 2
     named = ("scaler", "check", "outcome", "level", "property", "text")
     assert [tuple(each[name] for name in named) for each in read["results"]] == [
-        (it.target, it.check.name, it.outcome, it.check.level, it.check.statement, it.text)
+        (
+            it.target,
+            it.check.name,
+            it.outcome,
+            it.check.level,
+            it.check.statement,
+            it.text,
+        )
         for it in RESULTS
     ]
-    assert read["results"][0]["issue"] == "https://github.com/pytorch/pytorch/issues/157436"
+    assert (
+        read["results"][0]["issue"]
+        == "https://github.com/pytorch/pytorch/issues/157436"
+    )
 
 
 def test_report_shows_skip_reasons():
@@ -107,21 +120,33 @@ def test_findings_with_one_cause_are_merged():
     assert len(report.findings) == json.loads(report.to_json())["findings"] == 3
     apart = [told(BUDGET, "rose"), told(NORMAL, "rose")]
     assert len(Report(apart).at_length()) == 2
-    causes = [replace(apart[0], text=f"{apart[0].text}\n  cause    {n}") for n in range(2)]
+    causes = [
+        replace(apart[0], text=f"{apart[0].text}\n  cause    {n}") for n in range(2)
+    ]
     assert len(Report(causes).at_length()) == 2
-    hinted = [replace(each, text=f"{each.text}\n  hint     a min_scale") for each in apart]
+    hinted = [
+        replace(each, text=f"{each.text}\n  hint     a min_scale") for each in apart
+    ]
     assert len(Report(hinted).at_length()) == 1
 
 
 def test_aborted_check_is_no_finding():
     late = Result(
-        BUDGET, "theirs", "failed", "skips_stay_within_budget: did not end", is_overdue=True
+        BUDGET,
+        "theirs",
+        "failed",
+        "skips_stay_within_budget: did not end",
+        is_overdue=True,
     )
-    given_up = Result(NORMAL, "theirs", "error", "theirs cannot be checked", is_overdue=True)
+    given_up = Result(
+        NORMAL, "theirs", "error", "theirs cannot be checked", is_overdue=True
+    )
     other = Result(NORMAL, "theirs", "failed", "scale_is_never_subnormal: fell")
     assert Report([late]).findings == [late]
     assert Report([late, given_up]).findings == []
-    assert Report([late, Result(NORMAL, "theirs", "error", "it raised")]).findings == [late]
+    assert Report([late, Result(NORMAL, "theirs", "error", "it raised")]).findings == [
+        late
+    ]
     assert Report([late, replace(given_up, target="ours")]).findings == [late]
     with pytest.raises(AssertionError, match=f"^{other.text}\n\n{given_up.text}$"):
         without_findings([other, given_up])

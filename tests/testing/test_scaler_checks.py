@@ -6,7 +6,9 @@ import sys
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
+torch = pytest.importorskip(
+    "torch", reason="pip install -c constraints.txt 'ampsim[torch]'"
+)
 
 from ampsim import dialects, init, update  # noqa: E402
 from ampsim.cli.options import declared_traits  # noqa: E402
@@ -34,10 +36,16 @@ FEW = 4  # examples per check: enough to find every known failure; a user's run 
 
 
 def constants(rule: Rule) -> tuple[float, ...]:
-    return rule.init_scale, rule.growth_factor, rule.backoff_factor, rule.growth_interval
+    return (
+        rule.init_scale,
+        rule.growth_factor,
+        rule.backoff_factor,
+        rule.growth_interval,
+    )
 
 
-# ------------------------------------------------------------------------------------------------ real scalers
+# ------------------------------------------------------------------------------------------------
+# real scalers
 
 
 @parametrize_with_checks(
@@ -62,7 +70,9 @@ def test_check_at_step_finds_late_inf():
     def make(rule: Rule) -> GradScaler:
         return GradScaler("cpu", *constants(rule), check_at_step=True)
 
-    check_scaler(make, checks=["no_nonfinite_step_after_unscale", "gradients_are_divided_once"])
+    check_scaler(
+        make, checks=["no_nonfinite_step_after_unscale", "gradients_are_divided_once"]
+    )
 
 
 def test_async_scaler_conforms_at_depth_1(few_schedules):
@@ -70,11 +80,15 @@ def test_async_scaler_conforms_at_depth_1(few_schedules):
         return AsyncGradScaler("cpu", *constants(rule), depth=1)
 
     check_scaler(
-        make, traits=Traits(delay=1, unsupported={"pickle"}), levels=[0, 2, 3, 4], examples=3
+        make,
+        traits=Traits(delay=1, unsupported={"pickle"}),
+        levels=[0, 2, 3, 4],
+        examples=3,
     )
 
 
-# ------------------------------------------------------------------------------------------------------ traits
+# ------------------------------------------------------------------------------------------------------
+# traits
 
 
 def megatrons(rule: Rule) -> FoundInfAdapter:
@@ -85,7 +99,9 @@ def megatrons(rule: Rule) -> FoundInfAdapter:
         growth_interval=rule.growth_interval,
     )
     theirs = theirs.replace(
-        min_scale=1.0, growth_factor=rule.growth_factor, backoff_factor=rule.backoff_factor
+        min_scale=1.0,
+        growth_factor=rule.growth_factor,
+        backoff_factor=rule.backoff_factor,
     )
     state = [init(theirs)]
 
@@ -96,12 +112,20 @@ def megatrons(rule: Rule) -> FoundInfAdapter:
 
 
 def test_declared_policy_passes():
-    declared = Traits(min_scale=1.0, hysteresis=2, unsupported=FoundInfAdapter.unsupported)
+    declared = Traits(
+        min_scale=1.0, hysteresis=2, unsupported=FoundInfAdapter.unsupported
+    )
     growth = dict.fromkeys(
         ["scale_is_never_infinite", "scale_recovers_after_overflows"],
         "a growth past 2^127 is inf, for ever",
     )
-    check_scaler(megatrons, traits=declared, levels=[0, 5], examples=FEW, expected_failures=growth)
+    check_scaler(
+        megatrons,
+        traits=declared,
+        levels=[0, 5],
+        examples=FEW,
+        expected_failures=growth,
+    )
     with pytest.raises(AssertionError, match=r"^overflow_backs_off_once: .*expected"):
         check_scaler(
             megatrons,
@@ -134,7 +158,8 @@ def test_skip_policy_is_a_trait():
     check = CHECKS["optimizers_share_one_scale"]
     check(as_subject(AllOrNone, Traits(skips="all")), examples=FEW)
     with pytest.raises(
-        AssertionError, match="optimizers_share_one_scale: found_inf=False, stepped=False"
+        AssertionError,
+        match="optimizers_share_one_scale: found_inf=False, stepped=False",
     ):
         check(AllOrNone, examples=FEW)
 
@@ -151,7 +176,9 @@ class GivesUp(TORCH):
 def test_minimum_scale_error_is_a_trait():
     check = CHECKS["scale_is_never_subnormal"]
     check(
-        as_subject(GivesUp, Traits(min_scale=2.0**-100, gives_up=(FloatingPointError,))),
+        as_subject(
+            GivesUp, Traits(min_scale=2.0**-100, gives_up=(FloatingPointError,))
+        ),
         examples=FEW,
     )
     with pytest.raises(
@@ -166,7 +193,11 @@ class Fixed:
 
     def __init__(self, rule, late=0):
         assert (rule.growth_factor, rule.backoff_factor) == (2.0, 0.5)
-        self.scale, self.interval, self.clean = rule.init_scale, rule.growth_interval + late, 0
+        self.scale, self.interval, self.clean = (
+            rule.init_scale,
+            rule.growth_interval + late,
+            0,
+        )
 
     def update(self, found_inf):
         self.clean = 0 if found_inf else self.clean + 1
@@ -181,7 +212,8 @@ def fixed(name, late=0):
         return FoundInfAdapter(lambda: machine.scale, machine.update)
 
     CHECKS[name](
-        as_subject(make, Traits(max_scale=2.0**126, unsupported={"factors"})), examples=FEW
+        as_subject(make, Traits(max_scale=2.0**126, unsupported={"factors"})),
+        examples=FEW,
     )
 
 
@@ -200,12 +232,14 @@ def test_fixed_factor_scaler_is_checked():
 
 def test_unknown_feature_raises():
     with pytest.raises(
-        ValueError, match=r"unsupported='state_dicts': no such feature; did you mean 'state_dict'"
+        ValueError,
+        match=r"unsupported='state_dicts': no such feature; did you mean 'state_dict'",
     ):
         Traits(unsupported={"state_dicts"})
 
 
-# ------------------------------------------------------------------------------------------- what a failure says
+# ------------------------------------------------------------------------------------------- what a
+# failure says
 
 
 def message(name, target=TORCH):
@@ -219,13 +253,20 @@ def test_failure_shows_overflows_and_scales():
     assert said[0] == "scale_is_never_subnormal: the scale fell to 2**-128"
     assert "  history  inf x 8" in said
     assert (
-        f"  scale    1.0 -> {2.0**-16!r} -> 2**-32 -> ... -> 2**-96 -> 2**-112 -> 2**-128" in said
+        f"  scale    1.0 -> {2.0**-16!r} -> 2**-32 -> ... -> 2**-96 -> 2**-112 -> 2**-128"
+        in said
     )
     assert said[-1] == "  issue    https://github.com/pytorch/pytorch/issues/157436"
-    repeat, emit = (line.split()[2:] for line in said if line.startswith(("  repeat", "  emit")))
+    repeat, emit = (
+        line.split()[2:] for line in said if line.startswith(("  repeat", "  emit"))
+    )
     code, text = run(*repeat)
     assert (code, said[0] in text) == (1, True), text
-    assert emit == ["emit-test", "scale_is_never_subnormal", "torch.amp.grad_scaler:GradScaler"]
+    assert emit == [
+        "emit-test",
+        "scale_is_never_subnormal",
+        "torch.amp.grad_scaler:GradScaler",
+    ]
 
 
 def test_a_named_subject_is_repeated_in_python():
@@ -234,7 +275,9 @@ def test_a_named_subject_is_repeated_in_python():
     assert "in Python: check_scaler(" in repeat
 
 
-@pytest.mark.parametrize("name", ["state_dict_is_atomic", "missing_features_are_declared"])
+@pytest.mark.parametrize(
+    "name", ["state_dict_is_atomic", "missing_features_are_declared"]
+)
 def test_without_standalone_test_none_is_offered(name):
     commands = CHECKS[name].commands(as_subject(TORCH), Examples(FEW, 1))
     assert [label for label, _ in commands] == ["repeat"]
@@ -259,11 +302,14 @@ class Breaks(TORCH):
 
 def test_unexpected_exception_is_a_finding():
     with pytest.raises(
-        AssertionError, match="skips_stay_within_budget: raised ZeroDivisionError: float division"
+        AssertionError,
+        match="skips_stay_within_budget: raised ZeroDivisionError: float division",
     ) as failure:
         CHECKS["skips_stay_within_budget"](Breaks)
     text = str(failure.value)
-    assert 'in step: raise ZeroDivisionError("float division by zero")' in text  # the user's line
+    assert (
+        'in step: raise ZeroDivisionError("float division by zero")' in text
+    )  # the user's line
     assert len(text.splitlines()) <= 20
 
 
@@ -273,7 +319,9 @@ class Asserts(TORCH):
 
 
 def test_scaler_assertion_counts_as_raised():
-    with pytest.raises(RaisedError, match="skips_stay_within_budget: raised AssertionError: mine"):
+    with pytest.raises(
+        RaisedError, match="skips_stay_within_budget: raised AssertionError: mine"
+    ):
         CHECKS["skips_stay_within_budget"](Asserts)
 
 
@@ -290,7 +338,9 @@ def test_results_are_deterministic():
         requested.append(rule)
         return NeverBacksOff("cpu", *constants(rule))
 
-    first, second = ([*judge.run_checks(make, judge.chosen([0])[:4], examples=6)] for _ in range(2))
+    first, second = (
+        [*judge.run_checks(make, judge.chosen([0])[:4], examples=6)] for _ in range(2)
+    )
     assert first == second
     assert requested[: len(requested) // 2] == requested[len(requested) // 2 :]
     assert len(set(requested)) > 6
@@ -299,38 +349,61 @@ def test_results_are_deterministic():
 def test_all_findings_are_in_one_error():
     with pytest.raises(AssertionError) as failure:
         check_scaler(TORCH, levels=[5], examples=FEW)
-    named = [line.partition(":")[0] for line in str(failure.value).splitlines() if line[:1].strip()]
-    assert named == [each.name for each in judge.chosen([5]) if each.name in known_failures.TORCH]
+    named = [
+        line.partition(":")[0]
+        for line in str(failure.value).splitlines()
+        if line[:1].strip()
+    ]
+    assert named == [
+        each.name for each in judge.chosen([5]) if each.name in known_failures.TORCH
+    ]
 
 
-# ---------------------------------------------------------------------------------------- expected failures
+# ---------------------------------------------------------------------------------------- expected
+# failures
 
 
 def test_expected_failures_become_strict_xfails():
     target = Subject(TORCH, Traits(unsupported={"pickle"}), "mine")
     decorator = parametrize_with_checks(
-        [target], expected_failures=lambda subject: {"skips_stay_within_budget": subject.name}
+        [target],
+        expected_failures=lambda subject: {"skips_stay_within_budget": subject.name},
     )
     cases = {case.id: case.marks for case in decorator.args[1]}
     (xfail,) = cases["mine-skips_stay_within_budget"]
-    assert (xfail.name, xfail.kwargs["strict"], xfail.kwargs["reason"]) == ("xfail", True, "mine")
+    assert (xfail.name, xfail.kwargs["strict"], xfail.kwargs["reason"]) == (
+        "xfail",
+        True,
+        "mine",
+    )
     (skip,) = cases["mine-pickling_is_exact"]
-    assert (skip.name, skip.kwargs["reason"]) == ("skip", "unsupported: pickle (declared)")
+    assert (skip.name, skip.kwargs["reason"]) == (
+        "skip",
+        "unsupported: pickle (declared)",
+    )
     assert not cases["mine-state_dict_continues_run"]
 
 
 def test_check_threads_runs_level_3_only(few_schedules):
     torn = "state_dict_is_atomic"
-    expected, names = {torn: known_failures.TORCH[torn]}, [each.name for each in judge.chosen([3])]
+    expected, names = (
+        {torn: known_failures.TORCH[torn]},
+        [each.name for each in judge.chosen([3])],
+    )
     results = check_threads(TORCH, expected_failures=expected)
     assert [each.check.name for each in results] == names
     assert {each.check.name for each in results if each.outcome == "xfailed"} == {torn}
-    cases = parametrize_with_checks([TORCH], levels=[3], expected_failures=expected).args[1]
+    cases = parametrize_with_checks(
+        [TORCH], levels=[3], expected_failures=expected
+    ).args[1]
     assert [case.values[1].name for case in cases] == names
-    assert [mark.name for case in cases for mark in case.marks if mark.name == "xfail"] == ["xfail"]
+    assert [
+        mark.name for case in cases for mark in case.marks if mark.name == "xfail"
+    ] == ["xfail"]
 
 
-# ------------------------------------------------------------------------------------------- wrong use, imports
+# ------------------------------------------------------------------------------------------- wrong
+# use, imports
 
 
 @pytest.mark.parametrize("level", [-1, 6, 0.5])
@@ -342,7 +415,9 @@ def test_unknown_level_raises(level):
 def test_options_extend_subject_traits(framework):
     framework.Scaler = Subject(TORCH, Traits(unsupported={"pickle"}, delay=1), "mine")
     found = find("framework:Scaler", min_scale=1.0, unsupported=frozenset({"setters"}))
-    assert found.traits == Traits(delay=1, min_scale=1.0, unsupported={"pickle", "setters"})
+    assert found.traits == Traits(
+        delay=1, min_scale=1.0, unsupported={"pickle", "setters"}
+    )
     assert found.name == "framework:Scaler"
     options = "--trait min_scale=1.0 --trait delay=1 --unsupported pickle --unsupported setters"
     assert found.traits.as_options() == options.split()
@@ -350,15 +425,20 @@ def test_options_extend_subject_traits(framework):
     assert (again.name, again.traits) == ("mine", Traits(skips="all"))
 
 
-@pytest.mark.parametrize("reset", ["clean", "backoff,clean", "clean,growth,backoff", None])
+@pytest.mark.parametrize(
+    "reset", ["clean", "backoff,clean", "clean,growth,backoff", None]
+)
 def test_options_declare_the_same_traits(reset):
-    traits = Traits(hysteresis=2, hysteresis_reset=reset, max_scale=2.0**-140, static=True)
+    traits = Traits(
+        hysteresis=2, hysteresis_reset=reset, max_scale=2.0**-140, static=True
+    )
     words = traits.as_options()
     assert {*words[::2]} == {"--trait"}
     assert Traits(**declared_traits(words[1::2], ())) == traits
 
 
-# ------------------------------------------------------------------------------------------- the set of checks
+# ------------------------------------------------------------------------------------------- the
+# set of checks
 
 
 def test_checks_raise_without_asserts():
@@ -369,7 +449,8 @@ def test_checks_raise_without_asserts():
     assert "checks use assert statements, which python -O removes" in done.stderr
 
 
-# ------------------------------------------------------------------------------------------------------- in pytest
+# -------------------------------------------------------------------------------------------------------
+# in pytest
 
 PYTEST_FILE = """
 import torch
@@ -394,7 +475,9 @@ def test_pytest_reports_each_check(tmp_path):
         def pytest_runtest_logreport(self, report):
             outcome = "xfailed" if hasattr(report, "wasxfail") else report.outcome
             if report.when == "call" or outcome != "passed":
-                seen[report.nodeid.partition("[")[2].rstrip("]").rpartition("-")[2]] = outcome
+                seen[report.nodeid.partition("[")[2].rstrip("]").rpartition("-")[2]] = (
+                    outcome
+                )
 
     (tmp_path / "test_theirs.py").write_text(PYTEST_FILE)
     options = [
@@ -408,7 +491,8 @@ def test_pytest_reports_each_check(tmp_path):
         "--no-header",
     ]
     assert (
-        pytest.main([*options, str(tmp_path)], plugins=[Recorder()]) == pytest.ExitCode.TESTS_FAILED
+        pytest.main([*options, str(tmp_path)], plugins=[Recorder()])
+        == pytest.ExitCode.TESTS_FAILED
     )
     assert seen["scale_is_never_subnormal"] == "xfailed"
     assert seen["scale_recovers_after_overflows"] == "failed"

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
+torch = pytest.importorskip(
+    "torch", reason="pip install -c constraints.txt 'ampsim[torch]'"
+)
 
 from ampsim import State, init, update  # noqa: E402
 from ampsim.testing import FoundInfAdapter, Subject, Traits, known_failures  # noqa: E402
@@ -17,7 +19,8 @@ TorchScaler, OptState = torch.amp.GradScaler, torch.amp.grad_scaler.OptState
 torch.set_num_threads(1)
 
 
-# ---------------------------------------------------------------------------- bugs of a state machine alone
+# ---------------------------------------------------------------------------- bugs of a state
+# machine alone
 
 
 def flagged(change, **traits):
@@ -28,7 +31,9 @@ def flagged(change, **traits):
         states = [init(rule)]
 
         def update_scale(found_inf):
-            states.append(change(rule, states[-1], found_inf, update(rule, states[-1], found_inf)))
+            states.append(
+                change(rule, states[-1], found_inf, update(rule, states[-1], found_inf))
+            )
 
         return FoundInfAdapter(lambda: states[-1].scale, update_scale)
 
@@ -59,14 +64,19 @@ def is_never_lowered_from_far(rule, before, flag, after):
 
 
 def goes_past_its_floor_once(rule, before, flag, after):
-    return ignores_its_floor(rule, before, flag, after) if before.scale > rule.min_scale else after
+    return (
+        ignores_its_floor(rule, before, flag, after)
+        if before.scale > rule.min_scale
+        else after
+    )
 
 
 def adds_up_overflows_that_are_apart(rule, before, flag, after):
     return update(rule.replace(hysteresis_reset=frozenset({"growth"})), before, flag)
 
 
-# ------------------------------------------------------------------------------- bugs of torch's own, one change each
+# ------------------------------------------------------------------------------- bugs of torch's
+# own, one change each
 
 
 class Torchs(TorchScaler):
@@ -74,7 +84,9 @@ class Torchs(TorchScaler):
 
     def found(self):
         states = self._per_optimizer_states.values()
-        flags = [flag for state in states for flag in state["found_inf_per_device"].values()]
+        flags = [
+            flag for state in states for flag in state["found_inf_per_device"].values()
+        ]
         return any(flag.item() for flag in flags) if flags else None
 
     @contextlib.contextmanager
@@ -93,7 +105,9 @@ class GrowsOneLate(Torchs):
 
 class KeepsTheStreakOnOverflow(Torchs):
     def update(self, new_scale=None):
-        streak = self._growth_tracker.clone() if new_scale is None and self.found() else None
+        streak = (
+            self._growth_tracker.clone() if new_scale is None and self.found() else None
+        )
         super().update(new_scale)
         if streak is not None:
             self._growth_tracker.copy_(streak)
@@ -174,7 +188,8 @@ class RoundsTheScaleForTheLoss(TorchScaler):
         return outputs * self._scale.bfloat16().float()
 
 
-# -------------------------------------------------------------------------------- bugs of what is around it
+# -------------------------------------------------------------------------------- bugs of what is
+# around it
 
 
 class GivesUpInAnotherWay(TorchScaler):
@@ -222,20 +237,30 @@ class StepsWithoutGradients(TorchScaler):
 
 class ScalesNumbers(TorchScaler):
     def scale(self, outputs):
-        return outputs * self.get_scale() if isinstance(outputs, float) else super().scale(outputs)
+        return (
+            outputs * self.get_scale()
+            if isinstance(outputs, float)
+            else super().scale(outputs)
+        )
 
 
 class TakesAnyFactor(TorchScaler):
-    def __init__(self, device, init_scale, growth_factor, backoff_factor, growth_interval):
+    def __init__(
+        self, device, init_scale, growth_factor, backoff_factor, growth_interval
+    ):
         super().__init__(device, init_scale, growth_interval=growth_interval)
         self._growth_factor, self._backoff_factor = growth_factor, backoff_factor
 
 
 class RefusesFactorsInItsOwnWords(TorchScaler):
-    def __init__(self, device, init_scale, growth_factor, backoff_factor, growth_interval):
+    def __init__(
+        self, device, init_scale, growth_factor, backoff_factor, growth_interval
+    ):
         if not backoff_factor < 1 < growth_factor:
             raise ValueError("no such factors")
-        super().__init__(device, init_scale, growth_factor, backoff_factor, growth_interval)
+        super().__init__(
+            device, init_scale, growth_factor, backoff_factor, growth_interval
+        )
 
 
 class StartsTheGradientAnew(TorchScaler):
@@ -321,17 +346,29 @@ class TicketsThatSayNothing(TorchScaler):
 # check -> the planted bugs that it names, where no stranger's small change is named by it.
 # What torch itself fails is in `known_failures.TORCH`, and test_scaler_checks.py sees it fail.
 KILLS = {
-    "growth_waits_for_interval": [KeepsTheStreakOnOverflow, GrowsOneLate, SharesItsStreak],
+    "growth_waits_for_interval": [
+        KeepsTheStreakOnOverflow,
+        GrowsOneLate,
+        SharesItsStreak,
+    ],
     "scale_stays_within_bounds": [
-        flagged(change, min_scale=1.0) for change in (ignores_its_floor, goes_past_its_floor_once)
+        flagged(change, min_scale=1.0)
+        for change in (ignores_its_floor, goes_past_its_floor_once)
     ],
     "skips_stay_within_budget": [flagged(never_backs_off)],
-    "scale_recovers_after_overflows": [flagged(is_never_lowered_from_far, min_scale=2.0**-100)],
+    "scale_recovers_after_overflows": [
+        flagged(is_never_lowered_from_far, min_scale=2.0**-100)
+    ],
     "finite_step_never_lowers_scale": [flagged(decays_when_clean)],
     "get_scale_matches_scale": [RoundsTheScaleForTheLoss],
     "loss_is_multiplied_by_scale": [RoundsTheScaleForTheLoss],
     "unscale_misuse_raises": [UnscalesTwice, UnscalesAfterStep],
-    "misuse_raises": [StepsTwice, StepsWithoutGradients, UpdatesWithoutAnyCheck, ScalesNumbers],
+    "misuse_raises": [
+        StepsTwice,
+        StepsWithoutGradients,
+        UpdatesWithoutAnyCheck,
+        ScalesNumbers,
+    ],
     "calls_before_scale_raise": [HasItsScaleAtOnce],
     "neutral_factors_raise": [
         TakesAnyFactor,
@@ -346,15 +383,26 @@ KILLS = {
     "overflow_in_any_micro_batch_skips": [StartsTheGradientAnew, ForgetsABadMicroBatch],
     "state_dict_continues_run": [LoadsOnlyIfUsed, LoadsItsConstantsOnlyIfUsed],
     "state_dict_is_snapshot": [SavesAnObject],
-    "no_step_on_nonfinite_gradients": [FusedStepsAlthoughItOverflowed, StepsAlthoughItOverflowed],
+    "no_step_on_nonfinite_gradients": [
+        FusedStepsAlthoughItOverflowed,
+        StepsAlthoughItOverflowed,
+    ],
     "scale_stays_power_of_two": [flagged(stays_below_halfs_largest)],
     "minimum_scale_error_repeats": [
-        Subject(GivesUpInAnotherWay, Traits(min_scale=2.0**-100, gives_up=(FloatingPointError,)))
+        Subject(
+            GivesUpInAnotherWay,
+            Traits(min_scale=2.0**-100, gives_up=(FloatingPointError,)),
+        )
     ],
     "scale_is_exact_float32": [
-        Subject(each, Traits(drop_in=True)) for each in (RoundsFactorsFirst, HoldsTheScaleInFloat64)
+        Subject(each, Traits(drop_in=True))
+        for each in (RoundsFactorsFirst, HoldsTheScaleInFloat64)
     ]
-    + [flagged(adds_up_overflows_that_are_apart, hysteresis=2, hysteresis_reset="clean")],
+    + [
+        flagged(
+            adds_up_overflows_that_are_apart, hysteresis=2, hysteresis_reset="clean"
+        )
+    ],
     "finite_gradients_never_skip": [FiniteBySum],
     "fused_matches_unfused": [
         FusedStepsAlthoughItOverflowed,

@@ -39,13 +39,15 @@ def walkers(*lengths: int) -> Program:
     return program
 
 
-# ---- counting: against a model of threads that is nothing but numbers ------------------------------------
+# ---- counting: against a model of threads that is nothing but numbers
+# ------------------------------------
 
 
 def count_schedules(lengths: tuple[int, ...], budget: int) -> Counter[int]:
     """How many schedules of `walkers` have 0, 1 ... `budget` preemptions, by brute force.
 
-    Task 0 is main. It decides once after each start and once when it ends; the others at each point and end.
+    Task 0 is main. It decides once after each start and once when it ends; the others at each point
+    and end.
     """
     counts: Counter[int] = Counter()
 
@@ -67,9 +69,13 @@ def count_schedules(lengths: tuple[int, ...], budget: int) -> Counter[int]:
 
 @pytest.mark.parametrize("lengths", [(1,), (0, 0), (2, 1), (3, 3), (1, 2, 1)])
 @pytest.mark.parametrize("budget", [0, 1, 2])
-def test_exploring_runs_each_schedule_once(lengths: tuple[int, ...], budget: int) -> None:
+def test_exploring_runs_each_schedule_once(
+    lengths: tuple[int, ...], budget: int
+) -> None:
     traces: set[object] = set()
-    seen = explore(walkers(*lengths), preemptions=budget, check=lambda done: traces.add(done.trace))
+    seen = explore(
+        walkers(*lengths), preemptions=budget, check=lambda done: traces.add(done.trace)
+    )
     expected = count_schedules(lengths, budget)
     assert seen.by_preemptions == tuple(expected[i] for i in range(budget + 1))
     assert len(traces) == seen.schedules
@@ -87,11 +93,14 @@ def test_search_limit_is_reported() -> None:
     seen = explore(walkers(5, 5), limit=20)
     assert (seen.schedules, seen.exhausted) == (20, False)
     lengths: list[int] = []
-    seen = explore(busy, preemptions=1, limit=60, check=lambda it: lengths.append(len(it.trace)))
+    seen = explore(
+        busy, preemptions=1, limit=60, check=lambda it: lengths.append(len(it.trace))
+    )
     assert seen.steps == max(lengths) > lengths[-1]
 
 
-# ---- determinism ------------------------------------------------------------------------------------------
+# ---- determinism
+# ------------------------------------------------------------------------------------------
 
 
 def busy(c: Scheduler) -> list[str]:
@@ -116,7 +125,11 @@ def busy(c: Scheduler) -> list[str]:
                 with lock:
                     log.append(f"{name} {item}")
 
-    threads = [c.spawn("p", producer), c.spawn("x", consumer, "x"), c.spawn("y", consumer, "y")]
+    threads = [
+        c.spawn("p", producer),
+        c.spawn("x", consumer, "x"),
+        c.spawn("y", consumer, "y"),
+    ]
     for thread in threads:
         thread.join()
     return log
@@ -149,7 +162,11 @@ def test_neither_hash_order_nor_addresses_matter() -> None:
     )
     env = {**os.environ, "PYTHONHASHSEED": "1"}
     done = subprocess.run(  # noqa: S603
-        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     here = attempt(busy, dict.fromkeys(range(0, 60, 7), 1)).trace
     assert done.stdout.strip() == "|".join(map(str, here))
@@ -180,7 +197,8 @@ def test_sparse_schedules_choose_among_the_others() -> None:
 
 
 @pytest.mark.skipif(
-    not hasattr(os, "sched_setaffinity") or os.cpu_count() == 1, reason="there is one core"
+    not hasattr(os, "sched_setaffinity") or os.cpu_count() == 1,
+    reason="there is one core",
 )
 def test_one_core_restores_affinity() -> None:
     before = os.sched_getaffinity(0)
@@ -200,7 +218,8 @@ def test_schedule_error_names_the_schedule() -> None:
     assert "in task 'the schedule'" in caught.value.__notes__[0]
 
 
-# ---- names ----------------------------------------------------------------------------------------------------
+# ---- names
+# ----------------------------------------------------------------------------------------------------
 
 
 def test_failing_check_is_reported() -> None:
@@ -252,7 +271,9 @@ def test_deadlock_report_shows_lock_holders() -> None:
         lock.acquire()
 
     text = str(attempt(program, {1: 1}).stuck)
-    assert re.search(r"holder: .* at test_scheduler.py:\d+ in hold, holds Lock-1$", text, re.M)
+    assert re.search(
+        r"holder: .* at test_scheduler.py:\d+ in hold, holds Lock-1$", text, re.M
+    )
     assert re.search(
         r"main: .* acquire Lock-1 \(held by holder\) at .* in program, holds noth", text
     )

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
+torch = pytest.importorskip(
+    "torch", reason="pip install -c constraints.txt 'ampsim[torch]'"
+)
 
 from ampsim.cli import build  # noqa: E402
 from ampsim.testing import check_script, checked  # noqa: E402
@@ -45,7 +47,11 @@ def write(folder, text):
 
 
 def failures(results):
-    return {result.check.name: result.text for result in results if result.outcome == "failed"}
+    return {
+        result.check.name: result.text
+        for result in results
+        if result.outcome == "failed"
+    }
 
 
 @pytest.mark.parametrize("name", RIGHT)
@@ -87,7 +93,11 @@ def test_patches_are_undone():
     before = torch.save, torch.optim.Optimizer.zero_grad, torch.amp.GradScaler.scale
     with checked():
         RIGHT["two_scalers"]()
-    assert before == (torch.save, torch.optim.Optimizer.zero_grad, torch.amp.GradScaler.scale)
+    assert before == (
+        torch.save,
+        torch.optim.Optimizer.zero_grad,
+        torch.amp.GradScaler.scale,
+    )
 
 
 def test_script_process_finds_a_mistake(tmp_path):
@@ -100,7 +110,9 @@ def test_script_process_finds_a_mistake(tmp_path):
             schedule.step()
         """,
     )
-    with pytest.raises(AssertionError, match=r"train.py:17: StepLR.step\(\) runs after a skipped"):
+    with pytest.raises(
+        AssertionError, match=r"train.py:17: StepLR.step\(\) runs after a skipped"
+    ):
         check_script(script)
 
 
@@ -209,7 +221,9 @@ def test_script_on_the_cpu_leaves_no_files(tmp_path):
 
 
 def test_relative_path_in_a_new_folder(tmp_path):
-    """The folder is made below a temporary one, and holds what the script writes; the data lies beside the script."""
+    """The folder is made below a temporary one, and holds what the script writes; the data lies
+    beside the script.
+    """
     (tmp_path / "data.txt").write_text("1")
     script = write(
         tmp_path,
@@ -254,7 +268,9 @@ def test_library_that_steps_is_named(tmp_path):
 
 
 def test_each_checkpoint_has_the_scaler(tmp_path):
-    """Two files may be parts of one checkpoint; a file with more than one part is a checkpoint of its own."""
+    """Two files may be parts of one checkpoint; a file with more than one part is a checkpoint of
+    its own.
+    """
     script = write(
         tmp_path,
         """
@@ -319,17 +335,24 @@ def test_lightning_steps_its_schedule_always():
         enable_progress_bar=False,
     )
     with checked(raises=False) as found:
-        trainer.fit(Module(), torch.utils.data.DataLoader(torch.randn(40, 4), batch_size=4))
+        trainer.fit(
+            Module(), torch.utils.data.DataLoader(torch.randn(40, 4), batch_size=4)
+        )
     failed = failures(found.results)
     assert failed.keys() == {"skipped_step_changes_nothing"}
-    assert "StepLR.step() runs after a skipped step" in failed["skipped_step_changes_nothing"]
+    assert (
+        "StepLR.step() runs after a skipped step"
+        in failed["skipped_step_changes_nothing"]
+    )
 
 
 @pytest.mark.framework
 @pytest.mark.parametrize("kind", ["right", "schedule"])
 def test_accelerate_script(tmp_path, kind):
     """The prepared schedule waits for a step that was taken; one that is not prepared does not."""
-    pytest.importorskip("accelerate", reason="pip install -c constraints.txt --group frameworks")
+    pytest.importorskip(
+        "accelerate", reason="pip install -c constraints.txt --group frameworks"
+    )
     script = tmp_path / "train.py"
     script.write_text(ACCELERATE)
     results, run = judge_script(str(script), [kind], on_cpu=True)

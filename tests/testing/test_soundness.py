@@ -1,7 +1,9 @@
-"""The scheduler against a model: for random small programs, the outcomes it explores are all there are.
+"""The scheduler against a model: for random small programs, the outcomes it explores are all there
+are.
 
-The model is an interpreter of programs in which every operation is atomic and any task may go next. It knows
-nothing of threads, switch points or preemptions, and a deadlock is an outcome like any other.
+The model is an interpreter of programs in which every operation is atomic and any task may go next.
+It knows nothing of threads, switch points or preemptions, and a deadlock is an outcome like any
+other.
 """
 
 import os
@@ -28,9 +30,18 @@ OPS = (
     "is_set",
     "timed",
 )
-NOTED = {"read", "try", "get", "look", "is_set", "timed"}  # operations whose results are outcomes
+NOTED = {
+    "read",
+    "try",
+    "get",
+    "look",
+    "is_set",
+    "timed",
+}  # operations whose results are outcomes
 Source = tuple[tuple[str, ...], ...]  # one row of operations a task
-Outcome = tuple[tuple[Any, ...], bool]  # what each task noted, and whether it was a deadlock
+Outcome = tuple[
+    tuple[Any, ...], bool
+]  # what each task noted, and whether it was a deadlock
 
 
 class Model(NamedTuple):
@@ -45,12 +56,20 @@ class Model(NamedTuple):
 
 
 def moves(source: Source, state: Model, task: int) -> Iterator[Model]:
-    """What a task's next operation may lead to: nothing while it waits, two things if it has a timeout."""
+    """What a task's next operation may lead to: nothing while it waits, two things if it has a
+    timeout.
+    """
     op = source[task][state.at[task]]
-    done = state._replace(at=(*state.at[:task], state.at[task] + 1, *state.at[task + 1 :]))
+    done = state._replace(
+        at=(*state.at[:task], state.at[task] + 1, *state.at[task + 1 :])
+    )
 
     def noting(value: Any, after: Model = done) -> Model:
-        notes = (*after.notes[:task], (*after.notes[task], value), *after.notes[task + 1 :])
+        notes = (
+            *after.notes[:task],
+            (*after.notes[task], value),
+            *after.notes[task + 1 :],
+        )
         return after._replace(notes=notes)
 
     simple: dict[str, Callable[[], Model]] = {
@@ -62,7 +81,9 @@ def moves(source: Source, state: Model, task: int) -> Iterator[Model]:
         "clear": lambda: done._replace(flag=False),
         "is_set": lambda: noting(state.flag),
         "try": lambda: (
-            noting(True, done._replace(owner=task)) if state.owner is None else noting(False)
+            noting(True, done._replace(owner=task))
+            if state.owner is None
+            else noting(False)
         ),
         "release": lambda: done._replace(owner=None) if state.owner == task else done,
     }
@@ -99,7 +120,9 @@ class Cell:
 
 
 def operations(c: Scheduler) -> dict[str, Callable[[int, int], Any]]:
-    """What the tasks of one run work on, as functions of the task and of how many operations it has done."""
+    """What the tasks of one run work on, as functions of the task and of how many operations it has
+    done.
+    """
     c.watch(Cell, "value")
     cell, lock, queue, event = Cell(), c.sync.Lock(), c.sync.Queue(), c.sync.Event()
     return {
@@ -151,7 +174,11 @@ def by_the_scheduler(source: Source) -> set[Outcome]:
         outcomes.add((tuple(map(tuple, notes)), done.stuck is not None))
         last = max(schedule, default=-1)
         for step, options, _ in done.decisions:
-            waiting += [{**schedule, step: choice} for choice in range(1, options) if step > last]
+            waiting += [
+                {**schedule, step: choice}
+                for choice in range(1, options)
+                if step > last
+            ]
     return outcomes
 
 

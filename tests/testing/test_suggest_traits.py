@@ -1,11 +1,15 @@
-"""A finding that a declaration would excuse says which; and what is declared lets a right scaler pass."""
+"""A finding that a declaration would excuse says which; and what is declared lets a right scaler
+pass.
+"""
 
 import math
 from contextlib import suppress
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
+torch = pytest.importorskip(
+    "torch", reason="pip install -c constraints.txt 'ampsim[torch]'"
+)
 
 from ampsim.testing import Traits, check_scaler, known_failures, parametrize_with_checks  # noqa: E402
 from ampsim.testing.check import BrokenError  # noqa: E402
@@ -35,8 +39,13 @@ CHECKS = {check.name: check for check in judge.chosen()}
 class Exponent(Stranger):
     """Its scale is an exponent, an int, and so are the logarithms of its factors."""
 
-    def __init__(self, init_scale=2.0**16, growth_factor=2.0, backoff_factor=0.5, *args, **kwargs):
-        if any(math.frexp(each)[0] != 0.5 for each in (init_scale, growth_factor, backoff_factor)):
+    def __init__(
+        self, init_scale=2.0**16, growth_factor=2.0, backoff_factor=0.5, *args, **kwargs
+    ):
+        if any(
+            math.frexp(each)[0] != 0.5
+            for each in (init_scale, growth_factor, backoff_factor)
+        ):
             raise ValueError("expected powers of two")
         super().__init__(init_scale, growth_factor, backoff_factor, *args, **kwargs)
 
@@ -142,7 +151,9 @@ def late(rule):
 
 
 class KnowsNoFactors(Stranger):
-    def __init__(self, init_scale=2.0**16, growth_factor=2.0, backoff_factor=0.5, *args, **kwargs):
+    def __init__(
+        self, init_scale=2.0**16, growth_factor=2.0, backoff_factor=0.5, *args, **kwargs
+    ):
         super().__init__(init_scale, 2.0, 0.5, *args, **kwargs)
 
 
@@ -167,13 +178,25 @@ class TakesNoScale(Stranger):
     ("scaler", "check", "declared"),
     [
         (Patient, "overflow_backs_off_once", "Traits(hysteresis=2)"),
-        (Patient, "scale_is_exact_float32", "hysteresis=2, hysteresis_reset={'backoff'}"),
-        (PatientInARow, "scale_is_exact_float32", "hysteresis_reset={'backoff', 'clean'}"),
+        (
+            Patient,
+            "scale_is_exact_float32",
+            "hysteresis=2, hysteresis_reset={'backoff'}",
+        ),
+        (
+            PatientInARow,
+            "scale_is_exact_float32",
+            "hysteresis_reset={'backoff', 'clean'}",
+        ),
         (late, "overflow_backs_off_once", "Traits(delay=1)"),
         (AllOrNone, "optimizers_share_one_scale", "Traits(skips='all')"),
         (KeepsDouble, "scale_is_never_infinite", "Traits(scale_dtype='float64')"),
         (KnowsNoFactors, "scale_is_exact_float32", "Traits(unsupported={'factors'})"),
-        (SavesNoConstants, "state_dict_continues_run", "Traits(unsupported={'saved_constants'})"),
+        (
+            SavesNoConstants,
+            "state_dict_continues_run",
+            "Traits(unsupported={'saved_constants'})",
+        ),
         (SavesNothing, DECLARED, "Traits(unsupported={'state_dict'})"),
         (TakesNoScale, DECLARED, "Traits(unsupported={'override'})"),
         (TellsNoSkip, DECLARED, "unsupported={'skip_report'}"),
@@ -192,7 +215,9 @@ class TakesNoScale(Stranger):
     ],
 )
 def test_finding_names_its_trait(scaler, check, declared):
-    with pytest.raises(AssertionError, match="\n  hint     if intentional, declare it ") as failure:
+    with pytest.raises(
+        AssertionError, match="\n  hint     if intentional, declare it "
+    ) as failure:
         CHECKS[check](scaler, examples=FEW)
     assert declared in str(failure.value).splitlines()[2]
 
@@ -221,7 +246,8 @@ def test_subclass_may_pass_torch_failures(monkeypatch):
     [check] = judge.chosen(names=["scale_recovers_after_overflows"])
     floored = as_subject(HasAFloor, Traits(min_scale=1.0))
     assert [
-        each.outcome for each in judge.run_checks(floored, [check], expected=known_failures.TORCH)
+        each.outcome
+        for each in judge.run_checks(floored, [check], expected=known_failures.TORCH)
     ] == ["passed"]
     monkeypatch.setitem(known_failures.TORCH, "skipped_step_changes_nothing", "a link")
     names = ["skipped_step_changes_nothing"]
@@ -264,7 +290,11 @@ def test_proposal_leaves_the_fault():
     scaler, known = propose(as_subject(LosesItsStreak), checks, Examples(60, 1))
     assert scaler.traits == Traits(unsupported={"setters", "skip_report"})
     assert known == {}
-    failed = [each for each in judge.run_checks(scaler, checks, examples=60) if each.is_finding]
+    failed = [
+        each
+        for each in judge.run_checks(scaler, checks, examples=60)
+        if each.is_finding
+    ]
     assert {each.check.name for each in failed} == {"state_dict_continues_run"}
 
 

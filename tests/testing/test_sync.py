@@ -1,4 +1,6 @@
-"""Several threads on `scheduler.sync`: what real threads do is among what is explored, or all of it."""
+"""Several threads on `scheduler.sync`: what real threads do is among what is explored, or all of
+it.
+"""
 
 import queue
 import threading
@@ -25,7 +27,9 @@ def hand_over(sync: Any) -> Any:
     """A bounded queue keeps the order."""
     q, out = sync.Queue(1), []
     together(
-        sync, lambda: [q.put(i) for i in range(4)], lambda: [out.append(q.get()) for _ in range(4)]
+        sync,
+        lambda: [q.put(i) for i in range(4)],
+        lambda: [out.append(q.get()) for _ in range(4)],
     )
     return tuple(out)
 
@@ -187,15 +191,23 @@ def test_every_schedule_matches_real_threads(program: Callable[[Any], Any]) -> N
 @given(schedules(steps=120, switches=12))
 def test_random_schedules_match_real_threads(schedule: dict[int, int]) -> None:
     for program in (ping_pong, broadcast, one_wakes):
-        assert run(lambda c: program(c.sync), schedule).value == program_results[program]  # noqa: B023
+        assert (
+            run(lambda c: program(c.sync), schedule).value == program_results[program]  # noqa: B023
+        )
 
 
-program_results = {ping_pong: (0, 1, 0, 1), broadcast: ("a", "b"), one_wakes: ("first", "second")}
+program_results = {
+    ping_pong: (0, 1, 0, 1),
+    broadcast: ("a", "b"),
+    one_wakes: ("first", "second"),
+}
 
 
 def test_unsupported_primitive_raises() -> None:
     sync = Scheduler.sync
-    with pytest.raises(AttributeError, match="Barrier: not under the scheduler's control"):
+    with pytest.raises(
+        AttributeError, match="Barrier: not under the scheduler's control"
+    ):
         _ = sync.Barrier
     with pytest.raises(AttributeError, match="PriorityQueue: not under"):
         _ = sync.PriorityQueue

@@ -125,6 +125,7 @@ def test_timed_out_wait_consumes_notify() -> None:
         patient.join()
 
     with pytest.raises(
-        FailingScheduleError, match=r"(?s)^Deadlock.*impatient: wait \S+ timed out.*notify"
+        FailingScheduleError,
+        match=r"(?s)^Deadlock.*impatient: wait \S+ timed out.*notify",
     ):
         explore(program)

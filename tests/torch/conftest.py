@@ -6,7 +6,9 @@ import sys
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
+torch = pytest.importorskip(
+    "torch", reason="pip install -c constraints.txt 'ampsim[torch]'"
+)
 torch.set_num_threads(1)
 
 CHILD = "AMPSIM_OWN_PROCESS"

@@ -39,7 +39,12 @@ def run_script(script):
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-W", "error", "-c", script]
     done = subprocess.run(  # noqa: S603
-        command, capture_output=True, text=True, timeout=120, check=False, env=environment
+        command,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=environment,
     )
     assert done.returncode == 0, done.stderr + done.stdout
     return done

@@ -57,14 +57,18 @@ class Play:
         self.init_scale = draw.choice([0.5, 8.0])
         self.kinds, self.ways = draw.choices(KINDS, k=2), draw.choices(WAYS, k=2)
         cell = lambda: draw.choices([False, True, None], weights=[6, 2, 1])[0]  # noqa: E731
-        self.found = [[[cell(), cell()] for _ in range(2)] for _ in range(draw.randint(3, 6))]
+        self.found = [
+            [[cell(), cell()] for _ in range(2)] for _ in range(draw.randint(3, 6))
+        ]
 
     def run(self):
         """Let it run on this rank; whatever can be told here must be as the reference says."""
         params = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
         pairs = zip(params, self.kinds, strict=True)
         optimizers = [kind([p], lr=0.1, **options) for p, (kind, options) in pairs]
-        scaler = GradScaler("cpu", self.init_scale, growth_interval=self.interval, group="world")
+        scaler = GradScaler(
+            "cpu", self.init_scale, growth_interval=self.interval, group="world"
+        )
         rule = Rule(self.init_scale, growth_interval=self.interval)
         state = init(rule)
         for found in self.found:
@@ -72,7 +76,9 @@ class Play:
             self.iterate(scaler, found, params, optimizers)
             state = update(rule, state, any(map(any, found)))
         assert scaler.get_scale() == state.scale
-        first, second = everyones((scaler.state_dict(), [len(o.state) > 0 for o in optimizers]))
+        first, second = everyones(
+            (scaler.state_dict(), [len(o.state) > 0 for o in optimizers])
+        )
         assert first[0] == second[0], (first, second)
 
     def iterate(self, scaler, found, params, optimizers):
@@ -80,7 +86,9 @@ class Play:
         for param, ranks in zip(params, found, strict=True):
             scale, param.grad = scaler.scale(torch.ones(())), None
             if ranks[RANK] is not None:
-                param.grad = scale * torch.tensor([1.0, 2.0, INF if ranks[RANK] else 1.0])
+                param.grad = scale * torch.tensor(
+                    [1.0, 2.0, INF if ranks[RANK] else 1.0]
+                )
         for optimizer, way in zip(optimizers, self.ways, strict=True):
             if way == "unscale_":
                 scaler.unscale_(optimizer)
@@ -88,7 +96,9 @@ class Play:
                 scaler.unscale_and_clip_(optimizer, 0.5)
         for optimizer in optimizers:
             scaler.step(optimizer)
-        for optimizer, param, old, ranks in zip(optimizers, params, before, found, strict=True):
+        for optimizer, param, old, ranks in zip(
+            optimizers, params, before, found, strict=True
+        ):
             assert scaler.last_step.skipped_by(optimizer) == any(ranks)
             assert (bits(param) != old) == (ranks[RANK] is not None and not any(ranks))
             assert param.isfinite().all()
@@ -96,7 +106,9 @@ class Play:
 
 
 def parts_of_one_tensor():
-    """Step with gradients like FSDP2's: one small all-reduce per optimizer, whatever the number of gradients."""
+    """Step with gradients like FSDP2's: one small all-reduce per optimizer, whatever the number of
+    gradients.
+    """
     mesh = init_device_mesh("cpu", (2,))
     for fused, way in ((True, "step"), (True, "unscale_"), (False, "step")):
         params = [
@@ -120,7 +132,8 @@ def parts_of_one_tensor():
             assert collectives.get_total_counts() == 1, collectives.get_comm_counts()
             assert scaler.last_step.skipped == (overflows is not None)
             changed = [
-                not old.equal(param.to_local()) for old, param in zip(before, params, strict=True)
+                not old.equal(param.to_local())
+                for old, param in zip(before, params, strict=True)
             ]
             assert changed == [overflows is None] * 3, changed
         assert scaler.get_scale() == 2.0
@@ -141,13 +154,17 @@ def copies_of_one_model():
         scaler.step(optimizer)
         scaler.update()
         assert scaler.last_step.skipped == (overflows is not None)
-    first, second = everyones(([bits(param) for param in model.parameters()], scaler.state_dict()))
+    first, second = everyones(
+        ([bits(param) for param in model.parameters()], scaler.state_dict())
+    )
     assert first == second
     assert scaler.get_scale() == 4.0
 
 
 def a_policy_that_needs_amax():
-    """Let one rank have the largest gradient, an inf, a NaN or none: both follow the policy on what all saw."""
+    """Let one rank have the largest gradient, an inf, a NaN or none: both follow the policy on what
+    all saw.
+    """
     policy = Headroom(init_scale=2.0**10, interval=2)
     for kind, options in KINDS:
         scaler, state = GradScaler("cpu", policy=policy, group="world"), init(policy)
@@ -165,20 +182,26 @@ def a_policy_that_needs_amax():
         ):
             scale, mine = float(scaler.scale(torch.ones(()))), both[RANK]
             assert scale == state.scale, (scale, state)
-            param.grad = None if mine is None else torch.tensor([0.0, 0.0, mine * scale])
+            param.grad = (
+                None if mine is None else torch.tensor([0.0, 0.0, mine * scale])
+            )
             with CommDebugMode() as collectives:
                 scaler.step(optimizer)
             scaler.update()
             assert collectives.get_total_counts() == 1, collectives.get_comm_counts()
             seen = [abs(each) for each in both if each is not None]
             found = not all(map(math.isfinite, seen))
-            state = update(policy, state, Observation(found, INF if found else max(seen)))
+            state = update(
+                policy, state, Observation(found, INF if found else max(seen))
+            )
         first, second = everyones(scaler.state_dict())
         assert first == second, (first, second)
 
 
 def sharded_scaler_of_torch():
-    """Show that torch's adds what ranks found: two that overflow make 2, and a fused kernel looks for 1."""
+    """Show that torch's adds what ranks found: two that overflow make 2, and a fused kernel looks
+    for 1.
+    """
     from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
     finite = {}
@@ -204,13 +227,22 @@ def refusals():
         ("check_at_step", (False, True)),
         ("on_min_scale", ("clamp", "raise")),
     ):
-        text = refusal(lambda o=option, v=values: GradScaler("cpu", group="world", **{o: v[RANK]}))
-        assert f"{option}={values[0]!r} on rank 0, {option}={values[1]!r} on rank 1" in text, text
+        text = refusal(
+            lambda o=option, v=values: GradScaler("cpu", group="world", **{o: v[RANK]})
+        )
+        assert (
+            f"{option}={values[0]!r} on rank 0, {option}={values[1]!r} on rank 1"
+            in text
+        ), text
     assert refusal(lambda: GradScaler("cpu", group=7)).startswith("TypeError: group=7")
-    assert "saturated" in refusal(lambda: GradScaler("cpu", policy=Ratio(), group="world"))
+    assert "saturated" in refusal(
+        lambda: GradScaler("cpu", policy=Ratio(), group="world")
+    )
     scaler = GradScaler("cpu", 8.0, group=dist.group.WORLD)
     state = scaler.state_dict()
-    text = refusal(lambda: scaler.load_state_dict(state | {"_growth_tracker": 3 + RANK}))
+    text = refusal(
+        lambda: scaler.load_state_dict(state | {"_growth_tracker": 3 + RANK})
+    )
     assert "_growth_tracker=3 on rank 0, _growth_tracker=4 on rank 1" in text, text
     assert scaler.state_dict() == state
     scaler.load_state_dict(state | {"scale": 16.0})
@@ -219,18 +251,30 @@ def refusals():
 
 
 def calls_that_differ():
-    """Rank 1 leaves out a step, or swaps two: both ranks hear of it and no step takes another's flag."""
+    """Rank 1 leaves out a step, or swaps two: both ranks hear of it and no step takes another's
+    flag.
+    """
     left_out, swapped = [0, 1], [0, 2, 1]
-    for odd, policy in ((left_out, None), (swapped, None), (left_out, Headroom(init_scale=8.0))):
+    for odd, policy in (
+        (left_out, None),
+        (swapped, None),
+        (left_out, Headroom(init_scale=8.0)),
+    ):
         for early in (False, True):
-            heard, params = zip(*everyones(iterations_with(odd, early, policy)), strict=True)
-            assert all("the ranks did not agree on found_inf" in text for text in heard), heard
+            heard, params = zip(
+                *everyones(iterations_with(odd, early, policy)), strict=True
+            )
+            assert all(
+                "the ranks did not agree on found_inf" in text for text in heard
+            ), heard
             expected = [-1.0, -1.0, 0.0] if odd is left_out else [-1.0, 0.0, 0.0]
             assert params == (expected, expected)
 
 
 def iterations_with(odd, early, policy):
-    """Return what is heard, and the parameters, if rank 1 steps the optimizers `odd` in iteration 1, else all."""
+    """Return what is heard, and the parameters, if rank 1 steps the optimizers `odd` in iteration
+    1, else all.
+    """
     constants = {"init_scale": 8.0} if policy is None else {"policy": policy}
     scaler = GradScaler("cpu", **constants, group=dist.new_group())
     params = [torch.nn.Parameter(torch.ones(1)) for _ in range(3)]
@@ -290,7 +334,9 @@ def a_rank_that_dies():
         os._exit(0)
     for unscales in (False, True, False):
         if unscales:
-            scaler.unscale_(optimizer)  # its reduction is asynchronous: the step hears of it
+            scaler.unscale_(
+                optimizer
+            )  # its reduction is asynchronous: the step hears of it
         text = refusal(lambda: scaler.step(optimizer))
         assert "the ranks did not agree on found_inf" in text, text
     assert param.tolist() == [1.0, 1.0]
@@ -298,7 +344,11 @@ def a_rank_that_dies():
 
 torch.set_num_threads(1)
 dist.init_process_group(
-    "gloo", init_method=f"file://{STORE}", rank=RANK, world_size=2, timeout=timedelta(minutes=2)
+    "gloo",
+    init_method=f"file://{STORE}",
+    rank=RANK,
+    world_size=2,
+    timeout=timedelta(minutes=2),
 )
 for seed in range(HISTORIES):
     try:

@@ -111,7 +111,9 @@ class Memory:
         for verb, other, then in others:
             if then.get(other, 0) > clock.get(other, 0):
                 does = "writes" if writes else "reads"
-                self.device.races.append(f"{operation} on {stream} {does} what {other} {verb}")
+                self.device.races.append(
+                    f"{operation} on {stream} {does} what {other} {verb}"
+                )
         if writes:
             self.written, self.read = (stream, clock), {}
         else:
@@ -122,8 +124,12 @@ class Memory:
             now = dict(self.home.clock)
             _join(now, self.device.host_clock())
             for stream, then in [*self.read.items(), self.written]:
-                if stream not in self.recorded and then.get(stream, 0) > now.get(stream, 0):
-                    self.device.freed_early.append(f"{self.home} frees what {stream} may use")
+                if stream not in self.recorded and then.get(stream, 0) > now.get(
+                    stream, 0
+                ):
+                    self.device.freed_early.append(
+                        f"{self.home} frees what {stream} may use"
+                    )
 
 
 class Storage:
@@ -152,7 +158,9 @@ class Device:
         return self.local.clock
 
     def _is_ready(self, stream):
-        return bool(stream.queue) and (stream.queue[0][1] is None or stream.queue[0][1].is_reached)
+        return bool(stream.queue) and (
+            stream.queue[0][1] is None or stream.queue[0][1].is_reached
+        )
 
     def _run_one(self):
         ready = [stream for stream in self.streams if self._is_ready(stream)]
@@ -225,7 +233,9 @@ def _dispatch(func, args, kwargs):
     aliases = [returned.alias_info for returned in func._schema.returns]
     if aliases and aliases[0] is not None and not aliases[0].is_write:
         storage = _tensors_in((args, kwargs))[0].storage
-        return tree_map(lambda view: _wrap(view, storage), func(*on_cpu[0], **on_cpu[1]))
+        return tree_map(
+            lambda view: _wrap(view, storage), func(*on_cpu[0], **on_cpu[1])
+        )
     clock = stream.tick()
     written = _record_accesses(func, name, stream, clock, args, kwargs)
     _device.operations += 1
@@ -265,7 +275,9 @@ def _record_accesses(func, name, stream, clock, args, kwargs):
 
 def _queue_new(func, name, stream, clock, on_cpu):
     """Queue an operation that returns new tensors; return them, not yet written."""
-    zeros = tree_map(lambda x: torch.zeros_like(x) if isinstance(x, Tensor) else x, on_cpu)
+    zeros = tree_map(
+        lambda x: torch.zeros_like(x) if isinstance(x, Tensor) else x, on_cpu
+    )
     shapes = _run(func, *zeros)
     blank = tree_map(
         lambda x: torch.full_like(x, UNWRITTEN) if isinstance(x, Tensor) else x, shapes
@@ -277,7 +289,9 @@ def _queue_new(func, name, stream, clock, on_cpu):
     places = [output.values for output in outputs]
 
     def operation():
-        made = [x for x in tree_flatten(_run(func, *on_cpu))[0] if isinstance(x, Tensor)]
+        made = [
+            x for x in tree_flatten(_run(func, *on_cpu))[0] if isinstance(x, Tensor)
+        ]
         with torch.no_grad():
             for place, values in zip(places, made, strict=True):
                 place.copy_(values)

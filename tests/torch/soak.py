@@ -43,7 +43,9 @@ def scales_after(flags):
 
 
 def make(depth, thread=None):
-    return AsyncGradScaler("cpu", 1024.0, growth_interval=2, depth=depth, executor=thread)
+    return AsyncGradScaler(
+        "cpu", 1024.0, growth_interval=2, depth=depth, executor=thread
+    )
 
 
 class Recorder(torch.optim.Optimizer):
@@ -113,7 +115,9 @@ class Soak:
     def gradient(self, index, scale, overflows):
         grad = torch.full((3,), (index + 1.0) * scale)
         if overflows:
-            grad[self.random.randrange(3)] = self.random.choice([float("inf"), float("nan")])
+            grad[self.random.randrange(3)] = self.random.choice(
+                [float("inf"), float("nan")]
+            )
         return grad
 
     # ------------------------------------------------------------------ tickets and threads
@@ -168,7 +172,9 @@ class Soak:
             scaler.update(is_async=not waits[i])
             floor = i + 1 if waits[i] else floor
         check(scaler.get_scale(up_to_date=True), scales[-1], "the last scale")
-        check(optimizer.seen, [i + 1.0 for i in range(length) if not plan[i]], "gradients")
+        check(
+            optimizer.seen, [i + 1.0 for i in range(length) if not plan[i]], "gradients"
+        )
         thread.close()
 
     # --------------------------------------------------------------------------- interrupts
@@ -208,7 +214,11 @@ class Soak:
         scaler.synchronize()
         check(scaler.get_scale(up_to_date=True), scales[-1], "the last scale")
         # A step that an interrupt kept from being recorded is taken again: nobody knows better.
-        seen = [x for k, x in enumerate(optimizer.seen) if k == 0 or optimizer.seen[k - 1] != x]
+        seen = [
+            x
+            for k, x in enumerate(optimizer.seen)
+            if k == 0 or optimizer.seen[k - 1] != x
+        ]
         self.counts["steps taken again"] += len(optimizer.seen) - len(seen)
         check(seen, [i + 1.0 for i in range(length) if not plan[i]], "gradients")
         if thread:
@@ -256,7 +266,9 @@ class Soak:
             pid = os.fork()
             if pid == 0:
                 os._exit(count_closed(calls))
-            check(exit_code(pid), len(calls), "calls of the child that raise ClosedError")
+            check(
+                exit_code(pid), len(calls), "calls of the child that raise ClosedError"
+            )
             self.counts["children"] += 1
         ended.set()
         worker.join(20)
@@ -266,10 +278,20 @@ class Soak:
     def closes(self):
         """`close` of the scaler or of its thread while others begin, step, and update."""
         thread = OptimizerThread("cpu")
-        scaler, optimizer, errors = make(self.random.randrange(3), thread), Recorder(), []
+        scaler, optimizer, errors = (
+            make(self.random.randrange(3), thread),
+            Recorder(),
+            [],
+        )
         optimizer.param.grad = torch.ones(3)
         # Two loops end each other's iterations, and hear of it.
-        expected = ("is not next", "with ticket", "already updated", "No inf", "is on its way")
+        expected = (
+            "is not next",
+            "with ticket",
+            "already updated",
+            "No inf",
+            "is on its way",
+        )
 
         def loop(number):
             try:
@@ -285,14 +307,18 @@ class Soak:
                 if not any(text in str(error) for text in expected):
                     errors.append(error)
 
-        threads = [threading.Thread(target=loop, args=(n,), daemon=True) for n in range(3)]
+        threads = [
+            threading.Thread(target=loop, args=(n,), daemon=True) for n in range(3)
+        ]
         for one in threads:
             one.start()
         time.sleep(self.random.random() * 0.003)
         (scaler if self.random.random() < 0.5 else thread).close()
         for one in threads:
             one.join(20)
-        check([one.is_alive() for one in threads], [False] * 3, "threads that still wait")
+        check(
+            [one.is_alive() for one in threads], [False] * 3, "threads that still wait"
+        )
         check(errors, [], "other errors")
         scaler.state_dict()
         thread.close()

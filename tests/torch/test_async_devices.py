@@ -117,7 +117,9 @@ def test_updates_do_not_wait_for_device():
 @pytest.mark.parametrize("options", [{"depth": 1}, {"executor": lambda job: None}])
 def test_device_without_order_raises(options, monkeypatch):
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+    monkeypatch.setattr(
+        torch.accelerator, "current_accelerator", lambda: torch.device("cuda")
+    )
     with pytest.raises(ValueError, match="torch orders no work on other devices"):
         AsyncGradScaler("meta", **options)
     AsyncGradScaler("meta")

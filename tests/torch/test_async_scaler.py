@@ -57,7 +57,10 @@ def test_exact_unscale(depth):
     scaler = AsyncGradScaler("cpu", 2.0**14, 2.0, 0.125, 1, depth=depth)
     waiting, scales = [], set()
     for i in range(24):
-        ticket, weights = scaler.begin_iteration(), torch.randn(257) * 2.0 ** (i % 5 - 12)
+        ticket, weights = (
+            scaler.begin_iteration(),
+            torch.randn(257) * 2.0 ** (i % 5 - 12),
+        )
         param, optimizer = an_optimizer(*[0.0] * 257)
         scaler.scale((param * weights).sum(), ticket=ticket).backward()
         scales.add(ticket.value.read().scale)
@@ -76,11 +79,17 @@ def test_exact_unscale(depth):
 OUTCOMES = st.tuples(st.sampled_from([False, False, True, 4.0]), st.booleans())
 
 
-@given(depth=st.sampled_from(DEPTHS), plan=st.lists(OUTCOMES, max_size=12), remote=st.booleans())
+@given(
+    depth=st.sampled_from(DEPTHS),
+    plan=st.lists(OUTCOMES, max_size=12),
+    remote=st.booleans(),
+)
 def test_schedule_independence(depth, plan, remote):
     model = pipeline.start(Rule(1024.0, growth_interval=2), depth)
     thread = OptimizerThread(device="cpu") if remote else None
-    scaler = AsyncGradScaler("cpu", 1024.0, growth_interval=2, depth=depth, executor=thread)
+    scaler = AsyncGradScaler(
+        "cpu", 1024.0, growth_interval=2, depth=depth, executor=thread
+    )
     param, optimizer = an_optimizer()
     for index, (outcome, is_async) in enumerate(plan):
         model = pipeline.begin_iteration(model)
@@ -99,11 +108,15 @@ def test_schedule_independence(depth, plan, remote):
 FACTORS = st.sampled_from([(2.0, 0.5), (3.0, 0.3), (1.5, 0.7)])
 
 
-@given(plan=st.lists(st.booleans(), max_size=20), interval=st.integers(1, 3), factors=FACTORS)
+@given(
+    plan=st.lists(st.booleans(), max_size=20),
+    interval=st.integers(1, 3),
+    factors=FACTORS,
+)
 def test_depth_0_matches_torch(plan, interval, factors):
-    assert run_in_lockstep(torch.amp.GradScaler, plan, interval, factors) == run_in_lockstep(
-        AsyncGradScaler, plan, interval, factors
-    )
+    assert run_in_lockstep(
+        torch.amp.GradScaler, plan, interval, factors
+    ) == run_in_lockstep(AsyncGradScaler, plan, interval, factors)
 
 
 def run_in_lockstep(make, plan, interval, factors):
@@ -143,7 +156,9 @@ def test_found_inf_stays_with_its_ticket():
     assert newest == [32.0, 16.0, 32.0]
 
 
-SCALES = st.sampled_from([2.0**e for e in (-126, -100, -20, -1, 0, 16, 126)] + [0.75, 1700.0, 3e38])
+SCALES = st.sampled_from(
+    [2.0**e for e in (-126, -100, -20, -1, 0, 16, 126)] + [0.75, 1700.0, 3e38]
+)
 DTYPES = st.sampled_from([torch.float32, torch.float64, torch.bfloat16, torch.float16])
 
 
@@ -158,7 +173,9 @@ def test_no_step_on_nonfinite_gradients(scale, dtype, how, last):
     optimizer = torch.optim.SGD([param], lr=2.0**-10, momentum=0.5)
     scaler = AsyncGradScaler("cpu", scale, allow_fp16=True)
     scaler.scale(torch.tensor(1.0))
-    param.grad = torch.tensor([torch.finfo(dtype).max, last], dtype=torch.float64).to(dtype)
+    param.grad = torch.tensor([torch.finfo(dtype).max, last], dtype=torch.float64).to(
+        dtype
+    )
     if how == "unscale_":
         scaler.unscale_(optimizer)
     elif how == "clip":
@@ -215,7 +232,11 @@ def test_interrupted_division_is_not_repeated(monkeypatch):
     monkeypatch.setattr(unscale, "multiply_and_check_", divide_and_interrupt)
     raises(lambda: scaler.step(optimizer), KeyboardInterrupt)
     monkeypatch.undo()
-    for call in (scaler.step, scaler.unscale_, lambda one: scaler.unscale_and_clip_(one, 1.0)):
+    for call in (
+        scaler.step,
+        scaler.unscale_,
+        lambda one: scaler.unscale_and_clip_(one, 1.0),
+    ):
         raises(lambda call=call: call(optimizer), match="expected new gradients")
     iterate(scaler, param, optimizer)
     assert param.tolist() == [0.5]
@@ -254,7 +275,11 @@ def test_at_most_depth_plus_one_tickets(depth):
     scaler = AsyncGradScaler("cpu", depth=depth)
     for _ in range(depth + 1):
         first = scaler.begin_iteration(timeout=0)
-    raises(lambda: scaler.begin_iteration(timeout=0), TimeoutError, f"at most {depth + 1} outst")
+    raises(
+        lambda: scaler.begin_iteration(timeout=0),
+        TimeoutError,
+        f"at most {depth + 1} outst",
+    )
     scaler.close()
     raises(lambda: scaler.update(2.0, ticket=first), ClosedError)
 
@@ -263,7 +288,10 @@ def test_updates_once_and_in_order():
     scaler = AsyncGradScaler("cpu", depth=2)
     first, second, third = (scaler.begin_iteration() for _ in range(3))
     for early in (second, third):
-        raises(lambda ticket=early: scaler.update(2.0, ticket=ticket), match="update ticket 0 fir")
+        raises(
+            lambda ticket=early: scaler.update(2.0, ticket=ticket),
+            match="update ticket 0 fir",
+        )
     scaler.update(2.0, ticket=first)
     raises(lambda: scaler.update(2.0, ticket=first), match="update with ticket 0")
     scaler.update(4.0, ticket=second)
@@ -310,10 +338,16 @@ def test_gradients_of_two_tickets_raise():
     param, optimizer = an_optimizer(1.0)
     first, second = scaler.begin_iteration(), scaler.begin_iteration()
     scaler.scale(param.sum(), ticket=first).backward()
-    raises(scaler.scale(param.sum(), ticket=second).backward, match="two tickets were added")
+    raises(
+        scaler.scale(param.sum(), ticket=second).backward,
+        match="two tickets were added",
+    )
     param.grad = None
     scaler.scale(param.sum(), ticket=second).backward()
-    raises(lambda: scaler.step(optimizer, ticket=first), match="gradients of another ticket")
+    raises(
+        lambda: scaler.step(optimizer, ticket=first),
+        match="gradients of another ticket",
+    )
     scaler.step(optimizer, ticket=second)  # right
     # So are accumulation within a ticket, gradients that autograd returns, and zeroed ones.
     scaler.scale(param.sum(), ticket=second).backward()
@@ -343,7 +377,10 @@ def test_update_between_steps_raises():
     scaler.scale(one.sum() + two.sum()).backward()
     scaler.step(first)
     scaler.update()
-    raises(lambda: scaler.step(second), match="expected 8.0, by which their loss was multiplied")
+    raises(
+        lambda: scaler.step(second),
+        match="expected 8.0, by which their loss was multiplied",
+    )
     assert two.grad.tolist() == [8.0]
     scaler.update(8.0)
     scaler.step(second)  # the same scale again
@@ -361,7 +398,10 @@ def test_tagged_gradients_can_be_saved(tmp_path):
 
 
 def test_misuse_changes_nothing():
-    scaler, other = AsyncGradScaler("cpu", 4.0, depth=1), AsyncGradScaler("cpu", depth=1)
+    scaler, other = (
+        AsyncGradScaler("cpu", 4.0, depth=1),
+        AsyncGradScaler("cpu", depth=1),
+    )
     param, optimizer = an_optimizer(1.0, 1.0)
     halves = torch.nn.Parameter(torch.ones(2, dtype=torch.float16))
     halves.grad = torch.ones_like(halves)
@@ -395,7 +435,14 @@ def test_misuse_changes_nothing():
         lambda: scaler.set_growth_factor(0.5),
         lambda: pickle.dumps(scaler),
     ]
-    errors = (RuntimeError, ValueError, TypeError, AssertionError, TimeoutError, KeyError)
+    errors = (
+        RuntimeError,
+        ValueError,
+        TypeError,
+        AssertionError,
+        TimeoutError,
+        KeyError,
+    )
     before, gradient = stages(scaler), param.grad.tolist()
     for call in calls:
         raises(call, errors)
@@ -411,8 +458,14 @@ def stages(scaler):
     """
     state = scaler._shared.value
     records = [record for one in state.iterations for record in one.records]
-    kept = [(r.optimizer, r.stage, len(r.flags)) for r in records if r.stage is not Stage.READY]
-    fields = {name: value for name, value in vars(state).items() if name != "iterations"}
+    kept = [
+        (r.optimizer, r.stage, len(r.flags))
+        for r in records
+        if r.stage is not Stage.READY
+    ]
+    fields = {
+        name: value for name, value in vars(state).items() if name != "iterations"
+    }
     return fields, [one.ticket for one in state.iterations], kept
 
 
@@ -468,7 +521,9 @@ def test_failed_run_can_be_resumed(depth):
     scales = pipeline.trajectory(rule, depth, plan)[:-1]
     param, optimizer = an_optimizer()
     failing, spare = OptimizerThread(device="cpu"), OptimizerThread(device="cpu")
-    scaler = AsyncGradScaler("cpu", 8.0, growth_interval=2, depth=depth, executor=failing)
+    scaler = AsyncGradScaler(
+        "cpu", 8.0, growth_interval=2, depth=depth, executor=failing
+    )
     used = [iterate(scaler, param, optimizer, overflows) for overflows in plan[:5]]
     scaler.scale(param.sum())
     failing.launch(open, "no such file")
@@ -511,7 +566,9 @@ class Log:
         self.events.append(("closing", ticket.index))
 
     def closed(self, ticket, steps):
-        self.events.append(("closed", ticket.index, [flags[0].item() for _, flags in steps]))
+        self.events.append(
+            ("closed", ticket.index, [flags[0].item() for _, flags in steps])
+        )
 
 
 def test_observer_sees_gradients_and_flags():
@@ -552,7 +609,9 @@ def test_last_step_is_of_newest_iteration():
 
 def test_executor_runs_drop_in_loop():
     with ThreadPoolExecutor(1) as executor:
-        scaler = AsyncGradScaler("cpu", 8.0, growth_interval=1, depth=1, executor=executor)
+        scaler = AsyncGradScaler(
+            "cpu", 8.0, growth_interval=1, depth=1, executor=executor
+        )
         world = an_optimizer()
         assert [iterate(scaler, *world) for _ in range(4)] == [8.0, 8.0, 16.0, 32.0]
         scaler.synchronize()
@@ -562,7 +621,11 @@ def test_exceptions_reach_caller(thread):
     scaler, (param, optimizer) = AsyncGradScaler("cpu", executor=thread), an_optimizer()
     scaler.scale(param.sum()).backward()
     raises(lambda: scaler.step(optimizer, nonsense=1), TypeError, "nonsense")
-    raises(lambda: AsyncGradScaler("cpu", executor=thread).update(), AssertionError, "_scale is")
+    raises(
+        lambda: AsyncGradScaler("cpu", executor=thread).update(),
+        AssertionError,
+        "_scale is",
+    )
     scaler.step(optimizer)
     scaler.update(is_async=False)
     scaler.scale(torch.tensor(1.0))
@@ -578,7 +641,9 @@ def test_failed_thread_closes_its_scalers():
     scaler = AsyncGradScaler("cpu", executor=thread)
     scaler.scale(torch.tensor(1.0))
     thread.launch(open, "no such file")
-    scaler_error = raises(lambda: [scaler.update(8.0), scaler.begin_iteration()], ClosedError)
+    scaler_error = raises(
+        lambda: [scaler.update(8.0), scaler.begin_iteration()], ClosedError
+    )
     causes = []
     while scaler_error is not None:
         causes.append(type(scaler_error))
@@ -590,7 +655,10 @@ def test_failed_thread_closes_its_scalers():
 
 def test_shut_down_executor_is_an_error():
     executor = ThreadPoolExecutor(1)
-    scaler, (param, optimizer) = AsyncGradScaler("cpu", executor=executor), an_optimizer()
+    scaler, (param, optimizer) = (
+        AsyncGradScaler("cpu", executor=executor),
+        an_optimizer(),
+    )
     scaler.scale(param.sum()).backward()
     executor.shutdown()
     raises(lambda: scaler.step(optimizer), match="cannot schedule")
@@ -637,12 +705,17 @@ def test_closed_thread_is_no_failure():
 )
 def test_invalid_arguments_raise(options, match):
     raises(
-        lambda: AsyncGradScaler("cpu", **options), (ValueError, TypeError, AssertionError), match
+        lambda: AsyncGradScaler("cpu", **options),
+        (ValueError, TypeError, AssertionError),
+        match,
     )
 
 
 def test_disabled_scaler_passes_through(thread):
-    scaler, (param, optimizer) = AsyncGradScaler("cpu", enabled=False), an_optimizer(1.0)
+    scaler, (param, optimizer) = (
+        AsyncGradScaler("cpu", enabled=False),
+        an_optimizer(1.0),
+    )
     ticket = scaler.begin_iteration()
     loss = scaler.scale(param.sum(), ticket=ticket)
     loss.backward()

@@ -68,7 +68,9 @@ class Outcome:
         model = pipeline.start(RULE, depth)
         for index, overflows in enumerate(plan):
             model = pipeline.begin_iteration(model)
-            model = pipeline.finish(model, index, overflows, synchronous=not self.is_async[index])
+            model = pipeline.finish(
+                model, index, overflows, synchronous=not self.is_async[index]
+            )
         self.scales = [model.scale(index) for index in range(len(plan))]
         self.params = [[0.0, 0.0] if overflows else [-1.0, -2.0] for overflows in plan]
         self.newest = model.versions[-1].scale
@@ -132,7 +134,11 @@ def ticket_program(outcome, watches=True):
             handed_over.put((ticket, param))
         handed_over.put(None)
         worker.join()
-        return scales, [param.tolist() for param in params], scaler.get_scale(up_to_date=True)
+        return (
+            scales,
+            [param.tolist() for param in params],
+            scaler.get_scale(up_to_date=True),
+        )
 
     return program
 
@@ -204,7 +210,9 @@ def race(c, *calls):
         except RuntimeError as error:
             errors.append(error)
 
-    for thread in [c.spawn(f"call {number}", run, call) for number, call in enumerate(calls)]:
+    for thread in [
+        c.spawn(f"call {number}", run, call) for number, call in enumerate(calls)
+    ]:
         thread.join()
     return errors
 
@@ -227,7 +235,9 @@ def test_schedules_of_step_and_unscale():
         instrument(c)
         scaler, (param, optimizer) = make(), a_parameter()
         scaler.scale((param * WEIGHTS).sum()).backward()
-        errors = race(c, partial(scaler.step, optimizer), partial(scaler.unscale_, optimizer))
+        errors = race(
+            c, partial(scaler.step, optimizer), partial(scaler.unscale_, optimizer)
+        )
         if not param.any():
             scaler.step(optimizer)
         return param.tolist(), param.grad.tolist(), len(errors) <= 1
@@ -244,7 +254,9 @@ def test_schedules_of_call_during_update(late):
         scaler.scale((param * WEIGHTS).sum(), ticket=ticket).backward()
         scaler.step(optimizer, ticket=ticket)
         arguments = (1e9,) if late == "unscale_and_clip_" else ()
-        comes_late = partial(getattr(scaler, late), optimizer, *arguments, ticket=ticket)
+        comes_late = partial(
+            getattr(scaler, late), optimizer, *arguments, ticket=ticket
+        )
         errors = race(c, partial(scaler.update, ticket=ticket), comes_late)
         if any("a call works on its gradients" in str(error) for error in errors):
             scaler.update(ticket=ticket)
@@ -354,7 +366,9 @@ def test_failed_step_function_reaches_client(depth, fails_at):
             for i in range(2):
                 param, _ = a_parameter()
                 scaler.scale((param * WEIGHTS).sum()).backward()
-                thread.launch(*((fails,) if i == fails_at else (a_step, scaler, param, False)))
+                thread.launch(
+                    *((fails,) if i == fails_at else (a_step, scaler, param, False))
+                )
                 scaler.update()
             scaler.synchronize()
 
@@ -400,7 +414,10 @@ def test_close_ends_waits_for_dead_executor(limit):
     # it.
     def program(c):
         instrument(c, watches=False)
-        scaler, (param, optimizer) = make(executor=DroppingExecutor(c, limit)), a_parameter()
+        scaler, (param, optimizer) = (
+            make(executor=DroppingExecutor(c, limit)),
+            a_parameter(),
+        )
 
         def client():
             scaler.scale((param * WEIGHTS).sum()).backward()
@@ -625,7 +642,8 @@ class ForkAt:
         return names.index("fork") if is_turn or not others else others[0]
 
 
-# In its own process: a process group that a DTensor test left in the main thread hangs the child of another thread.
+# In its own process: a process group that a DTensor test left in the main thread hangs the child of
+# another thread.
 @pytest.mark.own_process
 @pytest.mark.parametrize("stride", [7, pytest.param(1, marks=pytest.mark.deep)])
 def test_fork_at_any_point(stride):

@@ -26,7 +26,9 @@ def tickets(state):
     return [iteration.ticket for iteration in state.iterations]
 
 
-UPDATES = st.tuples(st.sampled_from([False, True, 3.0]), st.booleans())  # outcome, synchronous
+UPDATES = st.tuples(
+    st.sampled_from([False, True, 3.0]), st.booleans()
+)  # outcome, synchronous
 
 
 @given(
@@ -52,13 +54,19 @@ def test_events_match_pure_pipeline(depth, interval, events):
             outcome, synchronous = event
             new_scale = outcome if isinstance(outcome, float) else None
             model = pipeline.finish(
-                model, model.applied, outcome, new_scale=new_scale, synchronous=synchronous
+                model,
+                model.applied,
+                outcome,
+                new_scale=new_scale,
+                synchronous=synchronous,
             )
             if new_scale is None:
                 made = machine.update(rule, state.newest, outcome)
             else:
                 made = machine.override(rule, state.newest, new_scale)
-            state = state.apply(state.iterations[0], None, made, synchronous=synchronous)
+            state = state.apply(
+                state.iterations[0], None, made, synchronous=synchronous
+            )
     assert (state.applied, state.begun) == (model.applied, len(model.carried))
     assert state.versions == model.versions[-len(state.versions) :]
     assert [ticket.version for ticket in begun] == list(model.carried)
@@ -120,7 +128,9 @@ class Actor:
         token = self.draw([None, *self.state.requests[:1]])
         ended = self.state.ending(self.draw(self.tickets), token)
         made = self.state.newest + 1
-        return self.state.apply(ended, token, made, synchronous=self.draw([True, False]))
+        return self.state.apply(
+            ended, token, made, synchronous=self.draw([True, False])
+        )
 
     def withdraw(self):
         return self.state.withdraw(self.draw(self.tickets).key)
@@ -137,7 +147,10 @@ def test_transitions_keep_invariants(data, depth):
         before, contents = actor.state, dict(vars(actor.state))
         try:
             actor.state = event(actor)
-        except (RuntimeError, StopIteration):  # StopIteration: a call that has ended completes
+        except (
+            RuntimeError,
+            StopIteration,
+        ):  # StopIteration: a call that has ended completes
             assert actor.state is before
         assert vars(before) == contents  # nothing is written in place
         check_invariants(before, actor.state)
@@ -220,7 +233,9 @@ def test_apply_sees_late_step():
 def test_withdrawn_update_is_not_made():
     state = started(1).begin(1).begin(2)
     first, second = tickets(state)
-    state = state.request(first, "first").request(second, "second").cancel_request("first")
+    state = (
+        state.request(first, "first").request(second, "second").cancel_request("first")
+    )
     assert state.requests == ()
     with pytest.raises(WithdrawnError):
         state.ending(first, "first")

@@ -44,9 +44,13 @@ events = st.one_of(
 )
 @example(2.0**100, (2.0**64, 2.0**-64), 1, (0.25, 2.0**120), [[1.0]])
 def test_state_matches_reference_state_machine(init, factors, interval, bounds, plan):
-    low, high = (None if bound is None else torch.tensor(bound).item() for bound in bounds)
+    low, high = (
+        None if bound is None else torch.tensor(bound).item() for bound in bounds
+    )
     init = min(max(init, low), high or init)
-    rule = Rule(init, *factors, interval, min_scale=low, max_scale=high, growth_test=">=")
+    rule = Rule(
+        init, *factors, interval, min_scale=low, max_scale=high, growth_test=">="
+    )
     state = State(torch.tensor(init).item())
     options = {"min_scale": low, "max_scale": high}
     scaler = GradScaler("cpu", init, *factors, interval, **options)
@@ -58,7 +62,8 @@ def test_state_matches_reference_state_machine(init, factors, interval, bounds, 
             grown = update(rule, state, found_inf)
             is_growth = not found_inf and grown.growth_tracker == 0
             if is_growth and state.scale * factors[0] > torch.finfo(torch.float32).max:
-                # torch's kernel keeps a scale that would grow beyond float32, also below `max_scale`.
+                # torch's kernel keeps a scale that would grow beyond float32, also below
+                # `max_scale`.
                 grown = replace(grown, scale=state.scale)
             state = grown
         else:
@@ -135,7 +140,9 @@ def test_warn_option_warns_at_min_scale():
     assert scaler.get_scale() == 2.0
 
 
-@pytest.mark.parametrize(("choice", "overflows"), [("clamp", 5), ("raise", 2), ("warn", 2)])
+@pytest.mark.parametrize(
+    ("choice", "overflows"), [("clamp", 5), ("raise", 2), ("warn", 2)]
+)
 def test_no_warning_above_min_scale(choice, overflows):
     scaler = GradScaler("cpu", init_scale=8.0, min_scale=2.0, on_min_scale=choice)
     with warnings.catch_warnings():
@@ -151,7 +158,11 @@ def test_no_warning_above_min_scale(choice, overflows):
     [
         ({"on_min_scale": "stay"}, ValueError, "'stay'"),
         ({"min_scale": 2.0**-127}, ValueError, "min_scale=5.8[0-9]*e-39"),
-        ({"min_scale": 4.0, "max_scale": 2.0}, ValueError, r"min_scale=4\.0 > max_scale=2\.0"),
+        (
+            {"min_scale": 4.0, "max_scale": 2.0},
+            ValueError,
+            r"min_scale=4\.0 > max_scale=2\.0",
+        ),
         ({"max_scale": 2.0}, ValueError, r"init_scale=65536\.0"),
         ({"min_scale": True}, TypeError, "min_scale=True"),
         ({"growth_factor": 1.0}, AssertionError, "growth factor"),
@@ -169,7 +180,10 @@ def test_invalid_option_raises_with_value(options, error, value):
 def test_last_step_describes_newest_iteration():
     scaler = GradScaler("cpu")
     assert list(scaler.last_step) == []
-    (clean, of_clean), (other, of_other) = an_optimizer(0.0), an_optimizer(0.0, fused=True)
+    (clean, of_clean), (other, of_other) = (
+        an_optimizer(0.0),
+        an_optimizer(0.0, fused=True),
+    )
     for skipped in (True, False):
         scaler.scale(torch.tensor(1.0))
         clean.grad, other.grad = torch.ones(1), torch.tensor([INF if skipped else 1.0])
@@ -251,7 +265,9 @@ def test_unscale_and_clip_matches_torch(fused, dtype, max_norm):
         scaler = make("cpu", init_scale=2.0**10)
         scaler.scale(torch.tensor(1.0))
         for param in params:
-            param.grad = torch.randn(param.shape, generator=generator).mul(2.0**8).to(dtype)
+            param.grad = (
+                torch.randn(param.shape, generator=generator).mul(2.0**8).to(dtype)
+            )
         if make is GradScaler:
             norm = scaler.unscale_and_clip_(optimizer, max_norm)
             assert (norm.shape, norm.dtype) == ((), torch.float32)
@@ -277,10 +293,15 @@ def test_float16_gradients_are_clipped(fused):
 
 
 @pytest.mark.parametrize("fused", [False, True])
-@pytest.mark.parametrize(("gradient", "norm", "scale"), [(8.0, 2.0, 8.0), (INF, INF, 4.0)])
+@pytest.mark.parametrize(
+    ("gradient", "norm", "scale"), [(8.0, 2.0, 8.0), (INF, INF, 4.0)]
+)
 def test_max_norm_zero_is_accepted(fused, gradient, norm, scale):
     params = [torch.zeros(4, requires_grad=True), torch.zeros(0, requires_grad=True)]
-    optimizer, scaler = torch.optim.AdamW(params, fused=fused), GradScaler("cpu", init_scale=8.0)
+    optimizer, scaler = (
+        torch.optim.AdamW(params, fused=fused),
+        GradScaler("cpu", init_scale=8.0),
+    )
     scaler.scale(torch.tensor(1.0))
     params[0].grad, params[1].grad = torch.full((4,), gradient), torch.zeros(0)
     assert scaler.unscale_and_clip_(optimizer, 0.0).item() == norm
@@ -291,7 +312,9 @@ def test_max_norm_zero_is_accepted(fused, gradient, norm, scale):
 
 
 @pytest.mark.parametrize("enabled", [False, True])
-@pytest.mark.parametrize("max_norm", [NAN, -1.0, torch.tensor(-INF), "1.0", None, torch.ones(2)])
+@pytest.mark.parametrize(
+    "max_norm", [NAN, -1.0, torch.tensor(-INF), "1.0", None, torch.ones(2)]
+)
 def test_invalid_max_norm_raises(max_norm, enabled):
     scaler = GradScaler("cpu", init_scale=4.0, enabled=enabled)
     param, optimizer = an_optimizer(1.0)
@@ -326,7 +349,9 @@ def test_sparse_gradients_are_unscaled_and_checked(clips):
     for values in ([8.0, 4.0, 4.0], [6e4, 6e4, 0.0]):
         scaler.scale(torch.tensor(1.0))
         gradient = torch.tensor(values, dtype=torch.float16)
-        param.grad = torch.sparse_coo_tensor([[0, 0, 2]], gradient, (3,), check_invariants=False)
+        param.grad = torch.sparse_coo_tensor(
+            [[0, 0, 2]], gradient, (3,), check_invariants=False
+        )
         if clips:
             scaler.unscale_and_clip_(optimizer, 100.0)
         scaler.step(optimizer)

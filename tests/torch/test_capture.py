@@ -1,11 +1,12 @@
 """GradScaler under a model of CUDA graphs: replays of an iteration are iterations.
 
-The model has two parts. `OnDevice` is a tensor on a device of its own (it says "meta"): only operations see its
-elements, the host does not, so that a scaler takes the paths that it takes on CUDA. `Graph` records the operations
-of one iteration and replays them on the same tensors, running no Python: numbers from the host are frozen, and
-what an operation makes is written where it was put when it was captured. As on CUDA the capture itself computes
-nothing, and whatever has to wait for the device raises. This shows what is captured and what is not; it says
-nothing about kernels, streams or the graph's memory.
+The model has two parts. `OnDevice` is a tensor on a device of its own (it says "meta"): only
+operations see its elements, the host does not, so that a scaler takes the paths that it takes on
+CUDA. `Graph` records the operations of one iteration and replays them on the same tensors, running
+no Python: numbers from the host are frozen, and what an operation makes is written where it was put
+when it was captured. As on CUDA the capture itself computes nothing, and whatever has to wait for
+the device raises. This shows what is captured and what is not; it says nothing about kernels,
+streams or the graph's memory.
 """
 
 import copy
@@ -64,7 +65,9 @@ class Graph:
 
     def __init__(self) -> None:
         self.operations = []
-        self._before: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage | None]] = {}
+        self._before: dict[
+            int, tuple[torch.UntypedStorage, torch.UntypedStorage | None]
+        ] = {}
 
     @contextmanager
     def capture(self):
@@ -100,7 +103,9 @@ class Graph:
 
 
 def mapped(change, tree):
-    """What an operation takes or returns, changed: pytree knows more kinds of trees, and takes longer."""
+    """What an operation takes or returns, changed: pytree knows more kinds of trees, and takes
+    longer.
+    """
     if isinstance(tree, list | tuple):
         return type(tree)([mapped(change, branch) for branch in tree])
     if isinstance(tree, dict):
@@ -110,14 +115,21 @@ def mapped(change, tree):
 
 def tensors_in(tree) -> list[torch.Tensor]:
     found = []
-    mapped(lambda leaf: found.append(leaf) if isinstance(leaf, torch.Tensor) else None, tree)
+    mapped(
+        lambda leaf: found.append(leaf) if isinstance(leaf, torch.Tensor) else None,
+        tree,
+    )
     return found
 
 
 def run(func, args, kwargs):
     """Run an operation on the memory of its tensors; into the graph, if one is being captured."""
-    wrappers = {id(t.elements): t for t in tensors_in((args, kwargs)) if isinstance(t, OnDevice)}
-    on_device = torch.device(kwargs.get("device") or (DEVICE if wrappers else CPU)) == DEVICE
+    wrappers = {
+        id(t.elements): t for t in tensors_in((args, kwargs)) if isinstance(t, OnDevice)
+    }
+    on_device = (
+        torch.device(kwargs.get("device") or (DEVICE if wrappers else CPU)) == DEVICE
+    )
 
     def memory(value):
         if isinstance(value, OnDevice):
@@ -128,12 +140,20 @@ def run(func, args, kwargs):
 
     def wrap(value):
         known = wrappers.get(id(value))
-        return OnDevice(value) if isinstance(value, torch.Tensor) and known is None else known
+        return (
+            OnDevice(value)
+            if isinstance(value, torch.Tensor) and known is None
+            else known
+        )
 
     args, kwargs = mapped(memory, args), mapped(memory, kwargs)
     if _open and wrappers and (func in WAITS or not on_device):
         raise RuntimeError("operation not permitted when stream is capturing")
-    out = _open[-1].run(func, args, kwargs) if _open and on_device else func(*args, **kwargs)
+    out = (
+        _open[-1].run(func, args, kwargs)
+        if _open and on_device
+        else func(*args, **kwargs)
+    )
     if not on_device or func in WAITS:
         return out
     return mapped(wrap, out)
@@ -150,26 +170,37 @@ class Device(TorchDispatchMode):
 def a_device(monkeypatch):
     fused_on = lambda: ["cpu", DEVICE.type]  # noqa: E731
     monkeypatch.setattr(
-        sys.modules["torch.optim.optimizer"], "_get_fused_kernels_supported_devices", fused_on
+        sys.modules["torch.optim.optimizer"],
+        "_get_fused_kernels_supported_devices",
+        fused_on,
     )
     with Device():
         yield
 
 
-# -------------------------------------------------------------------------------------------------- the loop
+# --------------------------------------------------------------------------------------------------
+# the loop
 
 OPTIMIZERS = {
     "AdamW": lambda params: torch.optim.AdamW(params, lr=0.125, fused=True),
-    "amsgrad": lambda params: torch.optim.Adam(params, lr=0.25, amsgrad=True, fused=True),
+    "amsgrad": lambda params: torch.optim.Adam(
+        params, lr=0.25, amsgrad=True, fused=True
+    ),
     "SGD": lambda params: torch.optim.SGD(params, lr=0.125, fused=True),
-    "momentum": lambda params: torch.optim.SGD(params, lr=0.25, momentum=0.5, fused=True),
+    "momentum": lambda params: torch.optim.SGD(
+        params, lr=0.25, momentum=0.5, fused=True
+    ),
 }
 
 
 class Loop:
-    """A small model, its optimizers and its static input, on DEVICE or, with `put` the identity, on the CPU."""
+    """A small model, its optimizers and its static input, on DEVICE or, with `put` the identity, on
+    the CPU.
+    """
 
-    def __init__(self, scaler, kinds, how="step", put=OnDevice, set_to_none=True) -> None:
+    def __init__(
+        self, scaler, kinds, how="step", put=OnDevice, set_to_none=True
+    ) -> None:
         self.scaler, self.how, self.set_to_none = scaler, how, set_to_none
         generator = torch.Generator().manual_seed(0)
         self.x = put(torch.zeros(2, 3))
@@ -177,7 +208,9 @@ class Loop:
         self.weights = [
             torch.nn.Parameter(put(torch.randn(s, generator=generator))) for s in shapes
         ]
-        groups = [self.weights] if len(kinds) == 1 else [self.weights[:2], self.weights[2:]]
+        groups = (
+            [self.weights] if len(kinds) == 1 else [self.weights[:2], self.weights[2:]]
+        )
         self.optimizers = [
             OPTIMIZERS[kind](group) for kind, group in zip(kinds, groups, strict=True)
         ]
@@ -199,7 +232,8 @@ class Loop:
                 self.scaler.unscale_(optimizer)
         if self.how == "clip":
             self.norms = [
-                self.scaler.unscale_and_clip_(optimizer, 2.0) for optimizer in self.optimizers
+                self.scaler.unscale_and_clip_(optimizer, 2.0)
+                for optimizer in self.optimizers
             ]
         for optimizer in self.optimizers:
             self.scaler.step(optimizer)
@@ -219,10 +253,18 @@ class Loop:
     def bits(self):
         """All that training leaves behind, with the bits of every number."""
         states = [
-            o.state[p] for o in self.optimizers for group in o.param_groups for p in group["params"]
+            o.state[p]
+            for o in self.optimizers
+            for group in o.param_groups
+            for p in group["params"]
         ]
         return bits(
-            [self.weights, states, self.scaler.get_scale(), self.scaler._get_growth_tracker()]
+            [
+                self.weights,
+                states,
+                self.scaler.get_scale(),
+                self.scaler._get_growth_tracker(),
+            ]
         )
 
 
@@ -232,12 +274,15 @@ def elements(tensor):
 
 def bits(tree):
     return mapped(
-        lambda t: elements(t).numpy().tobytes() if isinstance(t, torch.Tensor) else t, tree
+        lambda t: elements(t).numpy().tobytes() if isinstance(t, torch.Tensor) else t,
+        tree,
     )
 
 
 def captured(loop: Loop, warm: list[float]) -> Graph:
-    """A graph of one iteration, after eager ones. What the capture itself must not have done is checked."""
+    """A graph of one iteration, after eager ones. What the capture itself must not have done is
+    checked.
+    """
     for value in warm:
         loop.eager(value)
     before, graph = loop.bits(), Graph()
@@ -247,7 +292,8 @@ def captured(loop: Loop, warm: list[float]) -> Graph:
     return graph
 
 
-# ------------------------------------------------------------------------------------- replays are iterations
+# ------------------------------------------------------------------------------------- replays are
+# iterations
 
 LARGE = [3e38, 1e30, 1e24, 1e16]  # overflow at some scales
 batches = st.sampled_from([1.0, 1.0, 1.0, 0.3, INF, NAN, *LARGE])
@@ -317,13 +363,18 @@ def read(said, loop: Loop):
 
 
 options = st.fixed_dictionaries(
-    {"min_scale": st.sampled_from([None, 0.5]), "max_scale": st.sampled_from([None, 2.0**20])}
+    {
+        "min_scale": st.sampled_from([None, 0.5]),
+        "max_scale": st.sampled_from([None, 2.0**20]),
+    }
 )
 
 
 @settings(max_examples=EXAMPLES)
 @given(rules, options, kinds, hows, st.booleans(), st.lists(batches, max_size=3), plans)
-def test_graph_replays_equal_iterations(rule, options, kinds, how, set_to_none, warm, plan) -> None:
+def test_graph_replays_equal_iterations(
+    rule, options, kinds, how, set_to_none, warm, plan
+) -> None:
     ours, theirs = (
         Loop(GradScaler("meta", **rule, **options), kinds, how, set_to_none=set_to_none)
         for _ in range(2)
@@ -337,11 +388,15 @@ def test_graph_replays_equal_iterations(rule, options, kinds, how, set_to_none, 
 @settings(max_examples=EXAMPLES)
 @given(rules, st.lists(st.tuples(st.integers(0, 1), batches), max_size=20))
 def test_forward_backward_capture_matches_eager(rule, plan) -> None:
-    """Two graphs, as for two shapes of batch; unscale, step, with an optimizer that reads the flag, and update run."""
+    """Two graphs, as for two shapes of batch; unscale, step, with an optimizer that reads the flag,
+    and update run.
+    """
     ours = [Loop(GradScaler("meta", **rule), ["AdamW"], "unscale")]
     ours.append(copy.copy(ours[0]))
     ours[1].x = OnDevice(torch.zeros(2, 3))
-    theirs = Loop(torch.amp.GradScaler("cpu", **rule), ["AdamW"], "unscale", put=torch.clone)
+    theirs = Loop(
+        torch.amp.GradScaler("cpu", **rule), ["AdamW"], "unscale", put=torch.clone
+    )
     for loop in (ours[0], theirs):
         loop.optimizers = [torch.optim.SGD(loop.weights, lr=0.125, momentum=0.5)]
         loop.eager(1.0)
@@ -365,15 +420,25 @@ def test_forward_backward_capture_matches_eager(rule, plan) -> None:
 def test_synchronizing_capture_raises() -> None:
     text = "not permitted when stream is capturing"
     loops = [
-        Loop(GradScaler("meta", init_scale=8.0, growth_interval=1), ["momentum"], "clip")
+        Loop(
+            GradScaler("meta", init_scale=8.0, growth_interval=1), ["momentum"], "clip"
+        )
         for _ in range(2)
     ]
     loops[0].eager(1.0)
     scaler, element = loops[0].scaler, loops[0].x[0, 0]
-    for wait in (scaler.get_scale, scaler.state_dict, element.item, element.cpu, element.__bool__):
+    for wait in (
+        scaler.get_scale,
+        scaler.state_dict,
+        element.item,
+        element.cpu,
+        element.__bool__,
+    ):
         with Graph().capture(), pytest.raises(RuntimeError, match=text):
             wait()
-    loops[0].optimizers = [torch.optim.SGD(loops[0].weights)]  # it does not read the flag
+    loops[0].optimizers = [
+        torch.optim.SGD(loops[0].weights)
+    ]  # it does not read the flag
     loops[1].eager(INF)  # skipped: the momentum is still to be made
     for loop in loops:
         with Graph().capture(), pytest.raises(RuntimeError, match=text):

@@ -1,8 +1,10 @@
-"""Loops of ten client libraries, each with torch's scaler and with ours: every parameter and every scale the same bits.
+"""Loops of ten client libraries, each with torch's scaler and with ours: every parameter and every
+scale the same bits.
 
-A library's own code calls the scaler. What is changed beside the scaler are its checks that there is a CUDA device.
-Each is skipped where its library is missing: accelerate and lightning run wherever they are installed, the others by
-`make deep`, which installs them. Scaled losses overflow at first, and after growing.
+A library's own code calls the scaler. What is changed beside the scaler are its checks that there
+is a CUDA device. Each is skipped where its library is missing: accelerate and lightning run
+wherever they are installed, the others by `make deep`, which installs them. Scaled losses overflow
+at first, and after growing.
 """
 
 import copy
@@ -29,9 +31,14 @@ def client(*modules, deep=True, **variants):
 
     def register(loop):
         for name, options in (variants or {"": {}}).items():
-            marks = [pytest.mark.framework(*modules, how=HOW), *[pytest.mark.deep] * deep]
+            marks = [
+                pytest.mark.framework(*modules, how=HOW),
+                *[pytest.mark.deep] * deep,
+            ]
             LOOPS.append(
-                pytest.param(loop, options, marks=marks, id=f"{loop.__name__} {name}".strip())
+                pytest.param(
+                    loop, options, marks=marks, id=f"{loop.__name__} {name}".strip()
+                )
             )
         return loop
 
@@ -44,13 +51,17 @@ def scaler_of(make, **options):
 
 def model():
     torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    return torch.nn.Sequential(
+        torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)
+    )
 
 
 def batches():
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(BATCHES, 16, 4, generator=generator)
-    return torch.utils.data.TensorDataset(x.flatten(0, 1), 9 * x.flatten(0, 1).sum(1, keepdim=True))
+    return torch.utils.data.TensorDataset(
+        x.flatten(0, 1), 9 * x.flatten(0, 1).sum(1, keepdim=True)
+    )
 
 
 def loader():
@@ -64,7 +75,9 @@ class Log(list):
         return [*self, *(param.detach().clone() for param in net.parameters())]
 
 
-@client("accelerate", deep=False, plain={}, fused={"fused": True}, accumulating={"steps": 3})
+@client(
+    "accelerate", deep=False, plain={}, fused={"fused": True}, accumulating={"steps": 3}
+)
 def accelerate(make, monkeypatch, tmp_path, fused=None, steps=1):
     from accelerate import Accelerator
     from accelerate.state import AcceleratorState
@@ -72,7 +85,11 @@ def accelerate(make, monkeypatch, tmp_path, fused=None, steps=1):
     def prepared(scaler):
         AcceleratorState._reset_state(True)
         accelerator = Accelerator(cpu=True, gradient_accumulation_steps=steps)
-        accelerator.state._mixed_precision, accelerator.scaler, accelerator.native_amp = (
+        (
+            accelerator.state._mixed_precision,
+            accelerator.scaler,
+            accelerator.native_amp,
+        ) = (
             "fp16",
             scaler,
             True,
@@ -83,7 +100,9 @@ def accelerate(make, monkeypatch, tmp_path, fused=None, steps=1):
         return accelerator, *accelerator.prepare(net, optimizer, loader(), schedule)
 
     log = Log()
-    accelerator, net, optimizer, data, schedule = prepared(scaler_of(make, init_scale=2.0**22))
+    accelerator, net, optimizer, data, schedule = prepared(
+        scaler_of(make, init_scale=2.0**22)
+    )
     for epoch in range(2):
         if epoch:  # a resumed run
             accelerator.save_state(tmp_path)
@@ -149,10 +168,18 @@ def lightning(make, monkeypatch, tmp_path, manual=0, **options):
     for epochs in (1, 2):
         net, plugin = (
             Net(),
-            MixedPrecision("16-mixed", "cpu", scaler=scaler_of(make, init_scale=2.0**22)),
+            MixedPrecision(
+                "16-mixed", "cpu", scaler=scaler_of(make, init_scale=2.0**22)
+            ),
         )
         quiet = dict.fromkeys(
-            ("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing"), False
+            (
+                "logger",
+                "enable_progress_bar",
+                "enable_model_summary",
+                "enable_checkpointing",
+            ),
+            False,
         )
         trainer = Trainer(
             accelerator="cpu",
@@ -163,7 +190,10 @@ def lightning(make, monkeypatch, tmp_path, manual=0, **options):
             **options,
         )
         trainer.fit(
-            net, loader(), ckpt_path=tmp_path / "half" if epochs == 2 else None, weights_only=False
+            net,
+            loader(),
+            ckpt_path=tmp_path / "half" if epochs == 2 else None,
+            weights_only=False,
         )
         trainer.save_checkpoint(tmp_path / "half")
     return log.ended(net)
@@ -175,14 +205,20 @@ def fabric(make, monkeypatch, tmp_path, fused=None):
     from lightning.fabric.plugins import MixedPrecision
 
     log, scaler = Log(), scaler_of(make, init_scale=2.0**22)
-    fabric = Fabric(accelerator="cpu", plugins=[MixedPrecision("16-mixed", "cpu", scaler=scaler)])
+    fabric = Fabric(
+        accelerator="cpu", plugins=[MixedPrecision("16-mixed", "cpu", scaler=scaler)]
+    )
     bare = model()
-    net, optimizer = fabric.setup(bare, torch.optim.Adam(bare.parameters(), lr=0.01, fused=fused))
+    net, optimizer = fabric.setup(
+        bare, torch.optim.Adam(bare.parameters(), lr=0.01, fused=fused)
+    )
     for x, y in loader():
         optimizer.zero_grad()
         fabric.backward(functional.mse_loss(net(x), y))
         if not fused:
-            fabric.clip_gradients(net, optimizer, max_norm=0.5, error_if_nonfinite=False)
+            fabric.clip_gradients(
+                net, optimizer, max_norm=0.5, error_if_nonfinite=False
+            )
         optimizer.step()
         log.append(scaler.get_scale())
     return log.ended(bare)
@@ -216,7 +252,12 @@ def transformers(make, monkeypatch, tmp_path, optim):
 
     class Watch(TrainerCallback):
         def on_step_end(self, args, state, control, **_):
-            log.extend([trainer.accelerator.scaler.get_scale(), trainer.lr_scheduler.get_last_lr()])
+            log.extend(
+                [
+                    trainer.accelerator.scaler.get_scale(),
+                    trainer.lr_scheduler.get_last_lr(),
+                ]
+            )
 
     items = [{"x": x, "labels": y} for x, y in batches()]
     for resume in (False, True):
@@ -225,7 +266,9 @@ def transformers(make, monkeypatch, tmp_path, optim):
             report_to=[], disable_tqdm=True, logging_strategy="no", learning_rate=0.01, remove_unused_columns=False,
         )  # fmt: skip
         trainer = On(Net(), arguments, train_dataset=items, callbacks=[Watch()])
-        trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-5") if resume else None)
+        trainer.train(
+            resume_from_checkpoint=str(tmp_path / "checkpoint-5") if resume else None
+        )
         log += trainer.model.parameters()
     return log
 
@@ -237,9 +280,17 @@ def ignite(make, monkeypatch, tmp_path, **options):
     log, scaler, net = Log(), scaler_of(make), model()
     optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
     trainer = create_supervised_trainer(
-        net, optimizer, functional.mse_loss, "cpu", amp_mode="amp", scaler=scaler, **options
+        net,
+        optimizer,
+        functional.mse_loss,
+        "cpu",
+        amp_mode="amp",
+        scaler=scaler,
+        **options,
     )
-    trainer.add_event_handler(Events.ITERATION_COMPLETED, lambda: log.append(scaler.get_scale()))
+    trainer.add_event_handler(
+        Events.ITERATION_COMPLETED, lambda: log.append(scaler.get_scale())
+    )
     trainer.run(loader(), max_epochs=2)
     return log.ended(net)
 
@@ -250,11 +301,16 @@ def mmengine(make, monkeypatch, tmp_path, loss_scale="dynamic", **options):
     from mmengine.optim.optimizer import amp_optimizer_wrapper as wrapping
 
     monkeypatch.setattr(wrapping, "is_cuda_available", lambda: True)
-    monkeypatch.setattr(wrapping, "GradScaler", lambda **constants: scaler_of(make, **constants))
+    monkeypatch.setattr(
+        wrapping, "GradScaler", lambda **constants: scaler_of(make, **constants)
+    )
     log, net = Log(), model()
     optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
     wrapper = wrapping.AmpOptimWrapper(
-        loss_scale=loss_scale, optimizer=optimizer, clip_grad={"max_norm": 1.0}, **options
+        loss_scale=loss_scale,
+        optimizer=optimizer,
+        clip_grad={"max_norm": 1.0},
+        **options,
     )
     wrapper.initialize_count_status(net, 0, 2 * BATCHES)
     for x, y in itertools.chain(loader(), loader()):
@@ -275,10 +331,18 @@ def fastai(make, monkeypatch, tmp_path, clip=False, accumulate=False):
     )
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     log, net = Log(), model()
-    data = DataLoaders(DataLoader(batches(), bs=16), DataLoader(batches(), bs=16), device="cpu")
+    data = DataLoaders(
+        DataLoader(batches(), bs=16), DataLoader(batches(), bs=16), device="cpu"
+    )
     mixed = fp16.MixedPrecision()
-    callbacks = [mixed, *[GradientClip(0.5)] * clip, *[GradientAccumulation(32)] * accumulate]
-    learner = Learner(data, net, loss_func=torch.nn.MSELoss(), cbs=callbacks, path=tmp_path)
+    callbacks = [
+        mixed,
+        *[GradientClip(0.5)] * clip,
+        *[GradientAccumulation(32)] * accumulate,
+    ]
+    learner = Learner(
+        data, net, loss_func=torch.nn.MSELoss(), cbs=callbacks, path=tmp_path
+    )
     after = mixed.after_step
     mixed.after_step = lambda: (after(), log.append(learner.scaler.get_scale()))
     with learner.no_bar(), learner.no_logging():
@@ -320,7 +384,9 @@ def monai(make, monkeypatch, tmp_path):
     log, net = Log(), model()
     optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
     data = [{"image": x, "label": y} for x, y in loader()]
-    trainer = SupervisedTrainer("cpu", 2, data, net, optimizer, torch.nn.MSELoss(), amp=True)
+    trainer = SupervisedTrainer(
+        "cpu", 2, data, net, optimizer, torch.nn.MSELoss(), amp=True
+    )
     monkeypatch.setattr(torch.cuda.amp, "GradScaler", lambda: scaler_of(make))
     trainer.add_event_handler(
         Events.ITERATION_COMPLETED, lambda: log.append(trainer.scaler.get_scale())
@@ -346,7 +412,10 @@ def monai_adversarial(make, monkeypatch, tmp_path):
         "cpu", 2, data, generator, generating, lambda fake: 9 * fake.square().mean(), torch.nn.MSELoss(),
         critic, judging, lambda real, fake: 9 * (real - fake).square().mean(), amp=True,
     )  # fmt: skip
-    scalers = trainer.state.g_scaler, trainer.state.d_scaler = scaler_of(make), scaler_of(make)
+    scalers = trainer.state.g_scaler, trainer.state.d_scaler = (
+        scaler_of(make),
+        scaler_of(make),
+    )
     trainer.add_event_handler(
         Events.ITERATION_COMPLETED, lambda: log.extend(s.get_scale() for s in scalers)
     )
@@ -364,7 +433,9 @@ def torchtnt(make, monkeypatch, tmp_path, **options):
     from torchtnt.framework import auto_unit, train
 
     scaler, log, net = scaler_of(make, init_scale=2.0**22), Log(), model()
-    monkeypatch.setattr(auto_unit, "get_grad_scaler_from_precision", lambda *_, **__: scaler)
+    monkeypatch.setattr(
+        auto_unit, "get_grad_scaler_from_precision", lambda *_, **__: scaler
+    )
 
     class Unit(auto_unit.AutoUnit):
         def compute_loss(self, state, batch):
@@ -384,7 +455,11 @@ def torchtnt(make, monkeypatch, tmp_path, **options):
 
 
 @client(
-    "timm", norm={"mode": "norm"}, value={"mode": "value"}, agc={"mode": "agc"}, late={"every": 2}
+    "timm",
+    norm={"mode": "norm"},
+    value={"mode": "value"},
+    agc={"mode": "agc"},
+    late={"every": 2},
 )
 def timm(make, monkeypatch, tmp_path, mode="norm", every=1):
     root = Path(importlib.util.find_spec("timm").origin).parent
@@ -402,7 +477,14 @@ def timm(make, monkeypatch, tmp_path, mode="norm", every=1):
     optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
     for i, (x, y) in enumerate(itertools.chain(loader(), loader())):
         loss = functional.mse_loss(net(x), y)
-        native(loss, optimizer, 0.5, mode, net.parameters(), need_update=(i + 1) % every == 0)
+        native(
+            loss,
+            optimizer,
+            0.5,
+            mode,
+            net.parameters(),
+            need_update=(i + 1) % every == 0,
+        )
         if (i + 1) % every == 0:
             optimizer.zero_grad()
         log.append(native.state_dict()["scale"])
@@ -445,11 +527,21 @@ def test_client_library_results_are_bit_identical(loop, options, monkeypatch, tm
         with monkeypatch.context() as patch:
             logs.append(loop(make, patch, tmp_path / str(i), **options))
     scales = [entry for entry in logs[0] if isinstance(entry, float)]
-    changes = {after > before for before, after in itertools.pairwise(scales) if after != before}
+    changes = {
+        after > before
+        for before, after in itertools.pairwise(scales)
+        if after != before
+    }
     assert changes == {False, True} or "loss_scale" in options, (
         "a run without overflow and growth shows nothing"
     )
     assert len(logs[0]) == len(logs[1])
     for i, (theirs, ours) in enumerate(zip(*logs, strict=True)):
-        same = torch.equal(theirs, ours) if isinstance(theirs, torch.Tensor) else theirs == ours
-        assert same, f"entry {i} of {len(logs[0])}: {theirs} with torch's scaler, {ours} with ours"
+        same = (
+            torch.equal(theirs, ours)
+            if isinstance(theirs, torch.Tensor)
+            else theirs == ours
+        )
+        assert same, (
+            f"entry {i} of {len(logs[0])}: {theirs} with torch's scaler, {ours} with ours"
+        )

@@ -50,7 +50,9 @@ def test_clip_equals_torch(parts, exponent, max_norm, folds):
     for param, twin in zip(params, twins, strict=True):
         clipped = param.grad.float() / divisor if folds else param.grad.float()
         tolerance = 4 * torch.finfo(param.dtype).eps
-        torch.testing.assert_close(clipped, twin.grad, rtol=max(tolerance, 1e-5), atol=1e-4)
+        torch.testing.assert_close(
+            clipped, twin.grad, rtol=max(tolerance, 1e-5), atol=1e-4
+        )
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -62,7 +64,9 @@ def test_nonfinite_gradients_are_found(dtype, value, folds):
         scale, number = torch.tensor(2.0**-10), torch.finfo(dtype).max / 2
     params = parameters([[1.0, number]], [dtype])
     groups = collect.gradients(torch.optim.SGD(params), allow_fp16=True)
-    result = unscale_and_clip_(groups, scale, math.inf, folds=folds, may_be_below_one=True)
+    result = unscale_and_clip_(
+        groups, scale, math.inf, folds=folds, may_be_below_one=True
+    )
     assert any(result.found_inf.values())
 
 
@@ -70,6 +74,8 @@ def test_nonfinite_gradients_are_found(dtype, value, folds):
 def test_large_squares_are_not_overflows(folds):
     params = parameters([[3e30, 4e30]], [torch.float32])
     groups = collect.gradients(torch.optim.SGD(params), allow_fp16=True)
-    result = unscale_and_clip_(groups, torch.ones(()), 1.0, folds=folds, may_be_below_one=False)
+    result = unscale_and_clip_(
+        groups, torch.ones(()), 1.0, folds=folds, may_be_below_one=False
+    )
     assert not any(result.found_inf.values())
     torch.testing.assert_close(result.norm, torch.tensor(5e30))

@@ -9,7 +9,12 @@ import pytest
 import torch
 from hypothesis import assume, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    rule,
+    run_state_machine_as_test,
+)
 
 from ampsim.torch import GradScaler
 from tests.examples import examples
@@ -18,7 +23,8 @@ from tests.torch.helpers import INF, NAN, told
 EXAMPLES = examples(ms=28, least=50)
 
 
-# ----------------------------------------------------------------------------------------- against torch itself
+# ----------------------------------------------------------------------------------------- against
+# torch itself
 
 KINDS = {
     "sgd": lambda params: torch.optim.SGD(params, lr=0.125, momentum=0.9),
@@ -69,7 +75,9 @@ def parts(tensor):
 
 
 def state_of(optimizer, param):
-    """What an optimizer keeps for a parameter; what is all 0, as a skipped first step leaves it, counts as nothing."""
+    """What an optimizer keeps for a parameter; what is all 0, as a skipped first step leaves it,
+    counts as nothing.
+    """
     state = optimizer.state.get(param, {})
     kept = [state[name] for name in sorted(state)]
     return kept if any(value.any() for value in kept if value is not None) else []
@@ -82,7 +90,11 @@ class Side:
         self.make, self.scaler = make, make("cpu", *constants)
         self.params, self.optimizers = [], []
         for kind, layout in kinds:
-            shapes = [(5, 3)] if kind == "sparse" else [(3,), (37,), ()][: len(LAYOUTS[layout])]
+            shapes = (
+                [(5, 3)]
+                if kind == "sparse"
+                else [(3,), (37,), ()][: len(LAYOUTS[layout])]
+            )
             dtypes = LAYOUTS[layout]
             params = [
                 torch.nn.Parameter(torch.ones(s, dtype=d))
@@ -105,7 +117,9 @@ class Side:
         for params, optimizer in zip(self.params, self.optimizers, strict=True):
             found += [[p, p.grad] for p in params]
             found += [state_of(optimizer, p) for p in params]
-            found.append([hasattr(optimizer, "grad_scale"), hasattr(optimizer, "found_inf")])
+            found.append(
+                [hasattr(optimizer, "grad_scale"), hasattr(optimizer, "found_inf")]
+            )
         return found
 
 
@@ -128,9 +142,13 @@ class DropIn(RuleBasedStateMachine):
         ours = told(lambda: act(self.ours))
         assert same(told(lambda: act(self.theirs)), ours), ours
         a, b = self.theirs.everything(), self.ours.everything()
-        assert all(map(same, a, b)), [pair for pair in zip(a, b, strict=True) if not same(*pair)]
+        assert all(map(same, a, b)), [
+            pair for pair in zip(a, b, strict=True) if not same(*pair)
+        ]
 
-    @initialize(data=st.data(), kinds=kinds, begins=st.sampled_from([True] * 4 + [False]))
+    @initialize(
+        data=st.data(), kinds=kinds, begins=st.sampled_from([True] * 4 + [False])
+    )
     def begin(self, data, kinds, begins):
         constants = data.draw(self.constants)
         self.theirs = Side(torch.amp.GradScaler, constants, kinds)
@@ -175,7 +193,9 @@ class DropIn(RuleBasedStateMachine):
                     rows.sum() * (1.0 if values[0] == "none" else values[0])
                 ).backward()
             elif used:
-                side.scaler.scale(sum((p * v).sum().float() for p, v in used)).backward()
+                side.scaler.scale(
+                    sum((p * v).sum().float() for p, v in used)
+                ).backward()
             if bad is not None and params[0].grad is not None:
                 grad = params[0].grad
                 (grad._values() if grad.is_sparse else grad).view(-1)[-1] = bad
@@ -184,7 +204,9 @@ class DropIn(RuleBasedStateMachine):
 
     @rule(i=index)
     def unscale(self, i):
-        self.both(lambda side: side.scaler.unscale_(side.optimizers[i % len(side.optimizers)]))
+        self.both(
+            lambda side: side.scaler.unscale_(side.optimizers[i % len(side.optimizers)])
+        )
 
     @rule(i=index, closure=st.sampled_from([False] * 9 + [True]))
     def step(self, i, closure):
@@ -192,7 +214,9 @@ class DropIn(RuleBasedStateMachine):
 
         if not self._unscaled_nothing(i):
             self.both(
-                lambda side: side.scaler.step(side.optimizers[i % len(side.optimizers)], **options)
+                lambda side: side.scaler.step(
+                    side.optimizers[i % len(side.optimizers)], **options
+                )
             )
 
     def _unscaled_nothing(self, i):
@@ -242,7 +266,10 @@ class DropIn(RuleBasedStateMachine):
             assume(value > self.theirs.scaler._get_growth_tracker())  # difference 9
         self.both(lambda side: getattr(side.scaler, f"set_{name}")(value))
 
-    @rule(overflows=st.lists(st.booleans(), min_size=1, max_size=4), unscales=st.booleans())
+    @rule(
+        overflows=st.lists(st.booleans(), min_size=1, max_size=4),
+        unscales=st.booleans(),
+    )
     def iterate(self, overflows, unscales):
         for overflow in overflows:
             for i in range(len(self.theirs.optimizers)):
@@ -255,7 +282,9 @@ class DropIn(RuleBasedStateMachine):
 
     @rule()
     def save(self):
-        self.saved.append((self.theirs.scaler.state_dict(), self.ours.scaler.state_dict()))
+        self.saved.append(
+            (self.theirs.scaler.state_dict(), self.ours.scaler.state_dict())
+        )
         assert same(list(self.saved[-1][0].items()), list(self.saved[-1][1].items()))
 
     @rule(i=index, crosswise=st.booleans(), fresh=st.booleans())
@@ -273,7 +302,9 @@ class DropIn(RuleBasedStateMachine):
         self.both(act)
 
     @rule(
-        copier=st.sampled_from([copy.deepcopy, lambda scaler: pickle.loads(pickle.dumps(scaler))])  # noqa: S301
+        copier=st.sampled_from(
+            [copy.deepcopy, lambda scaler: pickle.loads(pickle.dumps(scaler))]  # noqa: S301
+        )
     )
     def copy(self, copier):
         def act(side):
@@ -286,7 +317,8 @@ def test_scaler_matches_torch_in_lockstep():
     run_state_machine_as_test(DropIn, settings=settings(max_examples=EXAMPLES))
 
 
-# ------------------------------------------------------------------------- differences, as numbered in the class
+# ------------------------------------------------------------------------- differences, as numbered
+# in the class
 
 Theirs = torch.amp.GradScaler
 
@@ -355,7 +387,9 @@ def test_1_skip_makes_no_state(make, monkeypatch):
     # torch's fused SGD makes its momentum of memory that held something before.
     empty_like = torch.empty_like
     monkeypatch.setattr(
-        torch, "empty_like", lambda *args, **options: empty_like(*args, **options).fill_(777.0)
+        torch,
+        "empty_like",
+        lambda *args, **options: empty_like(*args, **options).fill_(777.0),
     )
     scaler = make("cpu", init_scale=4.0)
     (param,), optimizer = one(scaler, INF, fused=True, momentum=0.5)
@@ -367,7 +401,9 @@ def test_1_skip_makes_no_state(make, monkeypatch):
     assert param.item() == (-1.0 if make is GradScaler else -1.0 - 0.5 * 777.0)
 
 
-@pytest.mark.parametrize("fused", [(False, False), (False, True), (True, False), (True, True)])
+@pytest.mark.parametrize(
+    "fused", [(False, False), (False, True), (True, False), (True, True)]
+)
 @pytest.mark.parametrize("unscales", [False, True])
 @pytest.mark.parametrize("overflows", [False, True])
 @pytest.mark.parametrize("meets_late", [False, True])
@@ -545,7 +581,10 @@ def test_7_positional_closure_raises(make, refused):
     scaler = make("cpu")
     _, optimizer = one(scaler, 1.0)
     result = told(lambda: scaler.step(optimizer, lambda: 5.0))
-    refusal = (RuntimeError, "Closure use is not currently supported if GradScaler is enabled.")
+    refusal = (
+        RuntimeError,
+        "Closure use is not currently supported if GradScaler is enabled.",
+    )
     assert result == (refusal if refused else 5.0)
 
 
@@ -575,7 +614,9 @@ def test_8_failed_step_keeps_clip():
     assert param.item() == pytest.approx(-0.5, rel=1e-5)
 
 
-@pytest.mark.parametrize(("make", "error"), [(GradScaler, None), (Theirs, AttributeError)])
+@pytest.mark.parametrize(
+    ("make", "error"), [(GradScaler, None), (Theirs, AttributeError)]
+)
 def test_8_gradients_after_unscale(make, error):
     scaler = make("cpu", init_scale=4.0)
     (param,), optimizer = one(scaler, 1.0, fused=True)
@@ -607,7 +648,9 @@ def test_10_first_scale_in_inference():
     with torch.inference_mode():
         theirs.scale(torch.ones(()))
         ours.scale(torch.ones(()))
-    with pytest.raises(RuntimeError, match="Inference tensors cannot be saved for backward"):
+    with pytest.raises(
+        RuntimeError, match="Inference tensors cannot be saved for backward"
+    ):
         theirs.scale(param)
     optimizer = torch.optim.SGD([param], lr=1.0)
     ours.scale(param).backward()
@@ -616,7 +659,8 @@ def test_10_first_scale_in_inference():
     assert param.item() == 0.0
 
 
-# ---------------------------------------------------------------------------------------------- what is torch's
+# ----------------------------------------------------------------------------------------------
+# what is torch's
 
 
 def test_missing_cuda_warns_and_disables():

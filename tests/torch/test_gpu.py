@@ -22,7 +22,9 @@ BATCHES = [1.0, INF, 1.0, 1.0, 1.0, 1e34, 0.3, 1.0, INF, INF] * 5
 OPTIMIZERS = {
     "AdamW": lambda params: torch.optim.AdamW(params, fused=True),
     "SGD": lambda params: torch.optim.SGD(params, lr=0.01, fused=True),
-    "momentum": lambda params: torch.optim.SGD(params, lr=0.01, momentum=0.5, fused=True),
+    "momentum": lambda params: torch.optim.SGD(
+        params, lr=0.01, momentum=0.5, fused=True
+    ),
     "plain SGD": lambda params: torch.optim.SGD(params, lr=0.01, momentum=0.5),
     "plain AdamW": lambda params: torch.optim.AdamW(params),
 }
@@ -30,7 +32,9 @@ OPTIMIZERS = {
 gpu = pytest.mark.gpu
 on_both = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=gpu)])
 # torch warns when an optimizer made for capture steps outside of one, as each warm-up does.
-warms_up = pytest.mark.filterwarnings("ignore:This instance was constructed:UserWarning")
+warms_up = pytest.mark.filterwarnings(
+    "ignore:This instance was constructed:UserWarning"
+)
 
 
 def parameter(device, seed=0):
@@ -100,8 +104,12 @@ def train_with_a_graph(device, scaler, capture, clip):
 @pytest.mark.parametrize("clip", [False, True])
 def test_cuda_graph_replays_equal_iterations(device, clip):
     capture = cuda_graph if device == "cuda" else Eager
-    replayed = train_with_a_graph(device, GradScaler(device, growth_interval=2), capture, clip)
-    eager = train_with_a_graph(device, GradScaler(device, growth_interval=2), Eager, clip)
+    replayed = train_with_a_graph(
+        device, GradScaler(device, growth_interval=2), capture, clip
+    )
+    eager = train_with_a_graph(
+        device, GradScaler(device, growth_interval=2), Eager, clip
+    )
     assert replayed == eager
     assert any(skipped for _, skipped, _ in replayed[3:])
     assert len({scale for scale, _, _ in replayed[3:]}) > 2
@@ -112,7 +120,9 @@ def test_cuda_graph_replays_equal_iterations(device, clip):
 
 def train_with_tickets(device, depth, thread):
     """Step on the thread and its own stream, or in order on the caller's."""
-    scaler = AsyncGradScaler(device, 8.0, growth_interval=3, depth=depth, executor=thread)
+    scaler = AsyncGradScaler(
+        device, 8.0, growth_interval=3, depth=depth, executor=thread
+    )
     master = parameter(device)
     optimizer = torch.optim.AdamW([master], lr=0.01, fused=True)
     x, scales = parameter(device, seed=1).detach(), []
@@ -120,7 +130,9 @@ def train_with_tickets(device, depth, thread):
         weight = torch.ones(SIZE, device=device, requires_grad=True)
         ticket = scaler.begin_iteration()
         scales.append(scaler.scale(torch.ones((), device=device), ticket))
-        scaler.scale((weight * x * (INF if i % 5 == 2 else 1.0)).sum(), ticket).backward()
+        scaler.scale(
+            (weight * x * (INF if i % 5 == 2 else 1.0)).sum(), ticket
+        ).backward()
 
         def step(grad=weight.grad, ticket=ticket):
             master.grad = grad
@@ -209,7 +221,10 @@ def test_float64_is_not_rounded(device, kind, scale):
 )  # the norm is no float16 number, and is beyond the largest
 def test_norm_exceeds_float16_range(device, gradient):
     param = torch.nn.Parameter(torch.zeros(3, device=device, dtype=torch.float16))
-    optimizer, scaler = OPTIMIZERS["SGD"]([param]), GradScaler(device, init_scale=2.0**16)
+    optimizer, scaler = (
+        OPTIMIZERS["SGD"]([param]),
+        GradScaler(device, init_scale=2.0**16),
+    )
     scaler.scale(torch.ones((), device=device))
     param.grad = torch.full_like(param, gradient)
     norm = scaler.unscale_and_clip_(optimizer, 1.0)
@@ -226,7 +241,9 @@ def test_skipped_first_step_leaves_no_momentum(device):
     for value in (INF, 0.0):
         scaler.scale(torch.ones((), device=device))
         param.grad = torch.full_like(param, value)
-        torch.full_like(param, 7.0)  # let go at once: what the momentum's memory may hold
+        torch.full_like(
+            param, 7.0
+        )  # let go at once: what the momentum's memory may hold
         scaler.step(optimizer)
         scaler.update()
     assert not param.any()
@@ -351,10 +368,14 @@ print(*mine[-1])
 
 
 @gpu
-@pytest.mark.framework("roundpipe", "beartype", "cpuinfo", "tqdm")  # pip install roundpipe==0.1.1
+@pytest.mark.framework(
+    "roundpipe", "beartype", "cpuinfo", "tqdm"
+)  # pip install roundpipe==0.1.1
 def test_roundpipe_training_is_the_same():
     # In a process of its own: RoundPipe's optimizer thread ends the process on any error.
-    scales = [float(scale) for scale in run_script(ROUNDPIPE).stdout.splitlines()[-1].split()]
+    scales = [
+        float(scale) for scale in run_script(ROUNDPIPE).stdout.splitlines()[-1].split()
+    ]
     pairs = [*itertools.pairwise(scales)]
     assert sum(after < before for before, after in pairs) > 3
     assert sum(after > before for before, after in pairs) > 3

@@ -1,4 +1,6 @@
-"""Gradients however they lie in memory: a fused kernel on the CPU walks from the first address, whatever strides."""
+"""Gradients however they lie in memory: a fused kernel on the CPU walks from the first address,
+whatever strides.
+"""
 
 import mmap
 import tempfile
@@ -52,9 +54,13 @@ def test_fused_step_accepts_any_layout(layout, kind, how):
 
 
 def guarded(grad):
-    """Return a copy, laid out alike, that ends where its file does: to touch what lies behind ends the process."""
+    """Return a copy, laid out alike, that ends where its file does: to touch what lies behind ends
+    the process.
+    """
     steps = (
-        (size - 1) * stride for size, stride in zip(grad.shape, grad.stride(), strict=True) if size
+        (size - 1) * stride
+        for size, stride in zip(grad.shape, grad.stride(), strict=True)
+        if size
     )
     last = grad.storage_offset() + sum(steps)
     with tempfile.TemporaryFile() as file:

@@ -12,14 +12,18 @@ from ampsim.core.machine import Rule
 from tests.examples import examples
 
 INF = math.inf
-CALLS = st.lists(st.booleans() | st.sampled_from([8.0, 0.1, 2.0**127, 2.0**-149, 0.0]), max_size=30)
+CALLS = st.lists(
+    st.booleans() | st.sampled_from([8.0, 0.1, 2.0**127, 2.0**-149, 0.0]), max_size=30
+)
 
 
 class Training:
     """A scaler with one parameter per optimizer; each parameter moves by minus its gradient."""
 
     def __init__(self, *kinds, scale=2.0**16, interval=2000, **constants):
-        self.scaler = torch.amp.GradScaler("cpu", scale, growth_interval=interval, **constants)
+        self.scaler = torch.amp.GradScaler(
+            "cpu", scale, growth_interval=interval, **constants
+        )
         self.params = [torch.nn.Parameter(torch.zeros(3)) for _ in kinds]
         self.optimizers = [
             torch.optim.SGD([param], lr=1.0, fused="fused" in kind)
@@ -75,7 +79,8 @@ def test_torch_matches_the_machine(constants, calls):
         assert shown == (state.scale, state.growth_tracker)
 
 
-# ----------------------------------------------------------------------------- parameters that torch corrupts
+# ----------------------------------------------------------------------------- parameters that
+# torch corrupts
 
 
 def test_torch_steps_with_inf_without_reciprocal():
@@ -115,7 +120,9 @@ def test_torch_failed_update_corrupts_found_inf():
         training.give(i, INF)
         training.scaler.unscale_(training.optimizers[i])
     training.scaler.set_growth_interval(2.0)
-    with pytest.raises(TypeError):  # after 1 + 1 was written into the first optimizer's found_inf
+    with pytest.raises(
+        TypeError
+    ):  # after 1 + 1 was written into the first optimizer's found_inf
         training.scaler.update()
     training.scaler.step(training.optimizers[0])
     assert training.params[0][0] == -INF
@@ -142,10 +149,13 @@ def test_torch_failed_fused_step_divides_twice():
 def test_torch_fused_sgd_uses_uninitialized_momentum(
     monkeypatch,
 ):
-    # _fused_sgd allocates the buffer with empty_like, the kernel skips, and the next step is not the first
+    # _fused_sgd allocates the buffer with empty_like, the kernel skips, and the next step is not
+    # the first
     empty_like = torch.empty_like
     monkeypatch.setattr(
-        torch, "empty_like", lambda *args, **kwargs: empty_like(*args, **kwargs).fill_(777.0)
+        torch,
+        "empty_like",
+        lambda *args, **kwargs: empty_like(*args, **kwargs).fill_(777.0),
     )
     param = torch.nn.Parameter(torch.zeros(3))
     optimizer = torch.optim.SGD([param], lr=0.5, momentum=0.5, fused=True)
@@ -160,7 +170,8 @@ def test_torch_fused_sgd_uses_uninitialized_momentum(
     )  # every gradient that it was ever stepped with was 0
 
 
-# -------------------------------------------------------------------------- growth, override, and the graph
+# -------------------------------------------------------------------------- growth, override, and
+# the graph
 
 
 def test_torch_never_grows_past_shortened_interval():

@@ -1,7 +1,7 @@
 """The ticket protocol, model-checked: each interleaving of a client and an executor.
 
-`tickets.pml` is the model; Spin (Debian's ``spin``) explores it. Each planted mistake must be found,
-one of them by liveness alone.
+`tickets.pml` is the model; Spin (Debian's ``spin``) explores it. Each planted mistake must be
+found, one of them by liveness alone.
 """
 
 import re
@@ -32,7 +32,9 @@ HAS_SPIN = shutil.which("spin") and shutil.which("gcc")
 )
 def test_protocol_is_safe_and_terminates(tmp_path, depth, bug, errors):
     def run(*command):
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)  # noqa: S603
+        done = subprocess.run(  # noqa: S603
+            command, cwd=tmp_path, capture_output=True, text=True, check=True
+        )
         return done.stdout
 
     run("spin", f"-DK={depth}", f"-DBUG={bug}", "-a", str(MODEL))

@@ -32,7 +32,9 @@ def failed():
 def test_work_runs_in_order(thread):
     seen = []
     for number in range(50):
-        thread.launch(lambda number=number: seen.append((number, threading.get_ident())))
+        thread.launch(
+            lambda number=number: seen.append((number, threading.get_ident()))
+        )
     thread.synchronize()
     assert [number for number, _ in seen] == [*range(50)]
     idents = {ident for _, ident in seen}
@@ -87,7 +89,9 @@ def test_close_finishes_launched_work():
 def test_close_is_bounded():
     thread, release = OptimizerThread(device="cpu"), threading.Event()
     thread.launch(release.wait)
-    with pytest.raises(TimeoutError, match="a function on the optimizer thread still runs"):
+    with pytest.raises(
+        TimeoutError, match="a function on the optimizer thread still runs"
+    ):
         thread.close(0.01)
     release.set()
     thread.close()

@@ -24,7 +24,9 @@ from ampsim.core.replay.fold import replay
 from ampsim.torch import GradScaler
 
 KINDS = ["fused", "fused clip", "plain", "plain clip"]
-few = settings(max_examples=max(10, settings().max_examples // 3))  # an example is a training loop
+few = settings(
+    max_examples=max(10, settings().max_examples // 3)
+)  # an example is a training loop
 POLICIES: list[Any] = [
     Deduplicated(init_scale=2.0**10, growth_interval=2),
     Probe(init_scale=2.0**10, growth_interval=2),
@@ -43,7 +45,9 @@ histories = st.lists(grads, min_size=1, max_size=14)
 class Loop:
     """A loop over given gradients, which notes the scale of each iteration."""
 
-    def __init__(self, policy: Policy, optimizer: str = "fused", clip: bool = False) -> None:
+    def __init__(
+        self, policy: Policy, optimizer: str = "fused", clip: bool = False
+    ) -> None:
         self.weight, self.policy, self.clip = nn.Parameter(torch.zeros(2)), policy, clip
         fused = {"fused": True} if optimizer == "fused" else {}
         self.optimizer = torch.optim.SGD([self.weight], lr=2.0**-20, **fused)
@@ -76,7 +80,9 @@ def seen_of(grad: torch.Tensor, scale: float, policy: Policy) -> Observation:
 @few
 @given(st.sampled_from(POLICIES), st.sampled_from(KINDS), histories)
 @example(POLICIES[2], "plain", [(1.0, 1.0)] * 7)  # saturated: exactly at the top
-@example(POLICIES[2], "plain", [(-7.0, 0.0)] * 3)  # half of the elements are: not enough
+@example(
+    POLICIES[2], "plain", [(-7.0, 0.0)] * 3
+)  # half of the elements are: not enough
 def test_scales_equal_policy_replay(policy: Any, kind: str, history: Any) -> None:
     loop = Loop(policy, kind.split()[0], clip="clip" in kind)
     loop.run(history)
@@ -91,7 +97,7 @@ def test_resume_is_exact(policy: Any, history: Any, cut: int, pickled: bool) -> 
     for loop in (unbroken, broken):
         loop.run(history[:cut])
     if pickled:
-        broken.scaler = pickle.loads(pickle.dumps(broken.scaler))  # noqa: S301 - our own bytes
+        broken.scaler = pickle.loads(pickle.dumps(broken.scaler))  # noqa: S301
     else:
         saved = broken.scaler.state_dict()
         broken.scaler = GradScaler("cpu", policy=policy)
@@ -151,12 +157,16 @@ def test_two_optimizers_make_one_observation(grads: Any, scale: float) -> None:
     assert scaler.get_scale() == scale
 
 
-@pytest.mark.parametrize("state", [None, "gone", [1e300, 0], [0.0, 0], [2.0**16, -1], {}])
+@pytest.mark.parametrize(
+    "state", [None, "gone", [1e300, 0], [0.0, 0], [2.0**16, -1], {}]
+)
 def test_invalid_state_dict_changes_nothing(state: Any) -> None:
     scaler = GradScaler("cpu", policy=Deduplicated())
     before = scaler.state_dict()
     with pytest.raises((TypeError, ValueError), match=r"expected .*; (load|pass)"):
-        scaler.load_state_dict({k: v for k, v in {**before, "state": state}.items() if v != "gone"})
+        scaler.load_state_dict(
+            {k: v for k, v in {**before, "state": state}.items() if v != "gone"}
+        )
     assert scaler.state_dict() == before
 
 

@@ -31,7 +31,9 @@ def test_ranks_match_reference_state_machine(tmp_path, histories):
         for rank in range(2)
     ]
     outputs = [process.communicate()[0] for process in both]
-    assert [text.strip()[-4:] for text in outputs] == ["done", "done"], "\n".join(outputs)
+    assert [text.strip()[-4:] for text in outputs] == ["done", "done"], "\n".join(
+        outputs
+    )
 
 
 def test_uninitialized_process_group_raises():

@@ -1,8 +1,9 @@
 """Against RoundPipe's own GradScaler, unmodified, on its own optimizer stream.
 
-RoundPipe cannot be imported without a GPU, so its package ``__init__`` is bypassed and ``roundpipe.device``,
-of which the scaler needs the number of GPUs alone, is stubbed. Its thread ends the process on any error and
-is joined for ever at exit, so everything runs in a process of its own.
+RoundPipe cannot be imported without a GPU, so its package ``__init__`` is bypassed and
+``roundpipe.device``, of which the scaler needs the number of GPUs alone, is stubbed. Its thread
+ends the process on any error and is joined for ever at exit, so everything runs in a process of its
+own.
 """
 
 import json
@@ -166,7 +167,13 @@ def test_scaler_runs_on_roundpipe_stream(printed):
 
 
 def test_misuse_raises_without_process_exit(printed):
-    raised = ["AssertionError", "ClosedError", "ClosedError", "TypeError", "AssertionError"]
+    raised = [
+        "AssertionError",
+        "ClosedError",
+        "ClosedError",
+        "TypeError",
+        "AssertionError",
+    ]
     assert printed["misuse"] == raised
 
 

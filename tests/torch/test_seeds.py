@@ -1,9 +1,9 @@
 """The loops of three public documents, with only the import changed.
 
-The documents: RoundPipe's GradScaler page, a GradScaler introduction, a Weights & Biases tutorial. What is
-not about the scaler is adapted to a machine without CUDA, and marked: ``.cuda()`` is left out, ``autocast``
-is the CPU's, and the scaler's device is "cpu" where the document's default is "cuda". Each loop runs once
-with torch's scaler too, and ends with the same bits.
+The documents: RoundPipe's GradScaler page, a GradScaler introduction, a Weights & Biases tutorial.
+What is not about the scaler is adapted to a machine without CUDA, and marked: ``.cuda()`` is left
+out, ``autocast`` is the CPU's, and the scaler's device is "cpu" where the document's default is
+"cuda". Each loop runs once with torch's scaler too, and ends with the same bits.
 """
 
 import contextlib
@@ -39,9 +39,9 @@ def data():
 
 def my_model(dtype=torch.float32):
     torch.manual_seed(5)
-    return torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Tanh(), torch.nn.Linear(6, 1)).to(
-        dtype
-    )
+    return torch.nn.Sequential(
+        torch.nn.Linear(4, 6), torch.nn.Tanh(), torch.nn.Linear(6, 1)
+    ).to(dtype)
 
 
 loss_fn = torch.nn.functional.mse_loss
@@ -49,10 +49,15 @@ loss_fn = torch.nn.functional.mse_loss
 
 def finished(model, optimizer, scaler):
     scale = scaler.state_dict() if hasattr(scaler, "state_dict") else None
-    return [p.tolist() for p in model.parameters()], [*map(str, optimizer.state.values())], scale
+    return (
+        [p.tolist() for p in model.parameters()],
+        [*map(str, optimizer.state.values())],
+        scale,
+    )
 
 
-# ------------------------------------------------------------------- the introduction: torch.cuda.amp.GradScaler
+# ------------------------------------------------------------------- the introduction:
+# torch.cuda.amp.GradScaler
 
 
 def introduction_with_clipping(GradScaler):  # noqa: N803
@@ -76,7 +81,8 @@ def introduction_with_clipping(GradScaler):  # noqa: N803
     return finished(model, optimizer, scaler)
 
 
-# ------------------------------------------------------------- the tutorial: scaler = torch.cuda.amp.GradScaler()
+# ------------------------------------------------------------- the tutorial: scaler =
+# torch.cuda.amp.GradScaler()
 
 
 def tutorial(GradScaler):  # noqa: N803
@@ -99,7 +105,9 @@ def tutorial(GradScaler):  # noqa: N803
 
 
 def on_cpu(make):
-    return lambda **options: make("cpu", **options)  # adapted: the default device is "cuda"
+    return lambda **options: make(
+        "cpu", **options
+    )  # adapted: the default device is "cuda"
 
 
 @pytest.mark.parametrize("loop", [introduction_with_clipping, tutorial])
@@ -107,7 +115,8 @@ def test_documented_torch_loop_runs_unchanged(loop):
     assert loop(on_cpu(ampsim.torch.GradScaler)) == loop(on_cpu(torch.amp.GradScaler))
 
 
-# ----------------------------------------------------------------------- RoundPipe: from roundpipe import GradScaler
+# ----------------------------------------------------------------------- RoundPipe: from roundpipe
+# import GradScaler
 
 
 class RoundPipe:
@@ -116,7 +125,8 @@ class RoundPipe:
     def __init__(self, model, optim_dtype):
         self.model, self.jobs = model, []
         self.masters = [
-            torch.nn.Parameter(param.detach().to(optim_dtype)) for param in model.parameters()
+            torch.nn.Parameter(param.detach().to(optim_dtype))
+            for param in model.parameters()
         ]
 
     def parameters(self):
@@ -152,7 +162,7 @@ class RoundPipe:
 
 
 @contextlib.contextmanager
-def OptimizerCtx():  # noqa: N802 - the document's name
+def OptimizerCtx():  # noqa: N802
     """Adapted: RoundPipe's switch between the model's own parameters and the optimizer's copies."""
     yield
 
@@ -165,7 +175,7 @@ def roundpipe_loop(GradScaler, dataloader, manual_unscaling=False, **constants):
         true.append(loss.item())
         return loss
 
-    Adam = torch.optim.Adam  # noqa: N806 - adapted: roundpipe.optim
+    Adam = torch.optim.Adam  # noqa: N806
     reported, scales = [], []
     model = RoundPipe(my_model().to(torch.float16), optim_dtype=torch.float32)
     with OptimizerCtx():
@@ -185,7 +195,9 @@ def roundpipe_loop(GradScaler, dataloader, manual_unscaling=False, **constants):
 
         def step_fn():
             scaler.unscale_(optimizer)
-            torch.nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], max_norm=1.0)
+            torch.nn.utils.clip_grad_norm_(
+                optimizer.param_groups[0]["params"], max_norm=1.0
+            )
             scaler.step(optimizer)
             optimizer.zero_grad()
 
@@ -208,7 +220,10 @@ def roundpipe_loop(GradScaler, dataloader, manual_unscaling=False, **constants):
 @pytest.mark.parametrize("init_scale", [2.0**16, 2.0**10])
 def test_documented_roundpipe_loop_runs_unchanged(manual_unscaling, init_scale):
     true, reported, scales = roundpipe_loop(
-        RoundPipeGradScaler, data() * 2, manual_unscaling=manual_unscaling, init_scale=init_scale
+        RoundPipeGradScaler,
+        data() * 2,
+        manual_unscaling=manual_unscaling,
+        init_scale=init_scale,
     )
     assert sum(true[STEPS:]) < sum(true[:STEPS])  # the same batches again
     assert [value for _, value in reported] == true
@@ -217,11 +232,14 @@ def test_documented_roundpipe_loop_runs_unchanged(manual_unscaling, init_scale):
 
 
 def test_loss_value_fixes_documented_loss():
-    # "real_loss = loss.item() / scaler.get_scale()" after update() divides by the next iteration's scale
+    # "real_loss = loss.item() / scaler.get_scale()" after update() divides by the next iteration's
+    # scale
     true, reported, scales = roundpipe_loop(
         RoundPipeGradScaler, data(), growth_interval=3
     )  # fp16: overflows by itself
     assert [value for _, value in reported] == true
     changes = [i for i, (a, b) in enumerate(pairwise(scales)) if a != b]
     assert {b / a for a, b in pairwise(scales)} == {0.5, 1.0, 2.0}
-    assert [i for i, (printed, value) in enumerate(reported[:-1]) if printed != value] == changes
+    assert [
+        i for i, (printed, value) in enumerate(reported[:-1]) if printed != value
+    ] == changes

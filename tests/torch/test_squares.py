@@ -29,7 +29,10 @@ def exact(grads):
 @example(sizes=[(1,)] * 200, double=False, seed=0)  # more than one buffer
 def test_sum_of_squares_matches_exact_sum(sizes, double, seed):
     torch.manual_seed(seed)
-    grads = [torch.randn(size, dtype=torch.float64 if double else torch.float32) for size in sizes]
+    grads = [
+        torch.randn(size, dtype=torch.float64 if double else torch.float32)
+        for size in sizes
+    ]
     grads = [g.t() if g.dim() == 2 and seed % 2 else g for g in grads]
     assert norms.sum_of_squares(grads) == pytest.approx(exact(grads), rel=4e-6)
 

@@ -1,6 +1,7 @@
 """torch's own tests of its scaler, with our class in its place: all pass.
 
-Their text does not come with torch: AMPSIM_TORCH_TESTS names the folder ``test`` of a checkout of pytorch.
+Their text does not come with torch: AMPSIM_TORCH_TESTS names the folder ``test`` of a checkout of
+pytorch.
 """
 
 import os
@@ -22,8 +23,12 @@ pytest.main(sys.argv[2:])
 """
 
 
-def run(file: Path, whose: str, names: str, tmp_path: Path) -> tuple[dict[str | None, bool], str]:
-    """Run a file of torch's tests on the CPU; return whether each that was not skipped failed, and what was printed."""
+def run(
+    file: Path, whose: str, names: str, tmp_path: Path
+) -> tuple[dict[str | None, bool], str]:
+    """Run a file of torch's tests on the CPU; return whether each that was not skipped failed, and
+    what was printed.
+    """
     options = [
         "-q",
         "-W",
@@ -36,13 +41,26 @@ def run(file: Path, whose: str, names: str, tmp_path: Path) -> tuple[dict[str | 
         names,
     ]
     report = tmp_path / "report.xml"
-    command = [sys.executable, "-c", RUN, whose, str(file), f"--junitxml={report}", *options]
+    command = [
+        sys.executable,
+        "-c",
+        RUN,
+        whose,
+        str(file),
+        f"--junitxml={report}",
+        *options,
+    ]
     environment = os.environ | {
         "PYTORCH_TESTING_DEVICE_ONLY_FOR": "cpu",
         "PYTHONPATH": str(Path(__file__).parents[2]),
     }
     done = subprocess.run(  # noqa: S603
-        command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env=environment,
     )
     cases = ET.parse(report).getroot().iter("testcase") if report.exists() else []  # noqa: S314
     failed = {
@@ -58,7 +76,9 @@ def deep(test: Any) -> Any:
     test = pytest.mark.framework(
         "expecttest", how="pip install -c constraints.txt --group clients"
     )(test)
-    where = "git clone https://github.com/pytorch/pytorch; AMPSIM_TORCH_TESTS=pytorch/test"
+    where = (
+        "git clone https://github.com/pytorch/pytorch; AMPSIM_TORCH_TESTS=pytorch/test"
+    )
     return pytest.mark.deep(pytest.mark.skipif(not FOLDER, reason=where)(test))
 
 

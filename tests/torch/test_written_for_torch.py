@@ -1,7 +1,9 @@
-"""Code that was written against torch's scaler and its private names sees of ours what it sees of torch's.
+"""Code that was written against torch's scaler and its private names sees of ours what it sees of
+torch's.
 
-Trainers read and write such names, copy torch's methods into subclasses, and patch them. Each test runs a few
-iterations with torch's scaler and with ours; everything that it returns must be the same, to the last bit.
+Trainers read and write such names, copy torch's methods into subclasses, and patch them. Each test
+runs a few iterations with torch's scaler and with ours; everything that it returns must be the
+same, to the last bit.
 """
 
 import copy
@@ -47,12 +49,21 @@ class Run:
 
     def divided(self):
         """Divide and check by torch's kernel, as a client's own code does; return the flag."""
-        flag, inverse = torch.zeros(()), self.scaler._scale.double().reciprocal().float()
-        torch._amp_foreach_non_finite_check_and_unscale_([self.param.grad], flag, inverse)
+        flag, inverse = (
+            torch.zeros(()),
+            self.scaler._scale.double().reciprocal().float(),
+        )
+        torch._amp_foreach_non_finite_check_and_unscale_(
+            [self.param.grad], flag, inverse
+        )
         return flag
 
     def numbers(self):
-        return [*bits(self.param), self.scaler.get_scale(), self.scaler._get_growth_tracker()]
+        return [
+            *bits(self.param),
+            self.scaler.get_scale(),
+            self.scaler._get_growth_tracker(),
+        ]
 
 
 def plain(run, i):
@@ -88,7 +99,8 @@ def same():
     return check
 
 
-# ------------------------------------------------------------------------------ the state of one optimizer
+# ------------------------------------------------------------------------------ the state of one
+# optimizer
 
 
 def test_weights_change_between_unscale_and_step(agree):
@@ -135,12 +147,17 @@ def test_client_steps_within_backward(agree, stage):
         run.state["stage"] = stage
         if not flag:
             run.param.data.sub_(0.1 * run.param.grad)
-        return told(lambda: run.scaler.step(run.optimizer)) if stage is OptState.STEPPED else None
+        return (
+            told(lambda: run.scaler.step(run.optimizer))
+            if stage is OptState.STEPPED
+            else None
+        )
 
     agree(iteration)
 
 
-# --------------------------------------------------------------------- subclasses that copy torch's methods
+# --------------------------------------------------------------------- subclasses that copy torch's
+# methods
 
 
 def copied_step(self, optimizer, *args, **kwargs):
@@ -152,7 +169,9 @@ def copied_step(self, optimizer, *args, **kwargs):
         if state["stage"] is OptState.READY:
             self._check_inf_per_device(optimizer)
         scale = self._get_scale_async()
-        optimizer.grad_scale = None if state["stage"] == OptState.UNSCALED else scale * 1
+        optimizer.grad_scale = (
+            None if state["stage"] == OptState.UNSCALED else scale * 1
+        )
         optimizer.found_inf = sum(state["found_inf_per_device"].values())
         result = optimizer.step(*args, **kwargs)
         del optimizer.grad_scale, optimizer.found_inf
@@ -175,7 +194,9 @@ def copied_unscale(self, optimizer):
 def copied_update(self, new_scale=None):
     scale, tracker = self._check_scale_growth_tracker("update")
     states = self._per_optimizer_states.values()
-    flags = [flag for state in states for flag in state["found_inf_per_device"].values()]
+    flags = [
+        flag for state in states for flag in state["found_inf_per_device"].values()
+    ]
     constants = self._growth_factor, self._backoff_factor, self._growth_interval
     torch._amp_update_scale_(scale, tracker, sum(flags), *constants)
     self._per_optimizer_states = defaultdict(_refresh_per_optimizer_state)
@@ -186,7 +207,9 @@ COPIES = {"step": copied_step, "unscale_": copied_unscale, "update": copied_upda
 
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("early", [False, True])
-@pytest.mark.parametrize("names", [("step",), ("unscale_",), ("update",), tuple(COPIES)], ids=str)
+@pytest.mark.parametrize(
+    "names", [("step",), ("unscale_",), ("update",), tuple(COPIES)], ids=str
+)
 def test_methods_copied_from_torch(agree, names, early, fused):
     def iteration(run, i):
         run.backward(i)
@@ -202,9 +225,18 @@ def test_methods_copied_from_torch(agree, names, early, fused):
 
 def test_sharded_grad_scaler_methods(agree):
     names = {"scale", "unscale_", "_unscale_grads_", "_amp_update_scale_cpu_", "update"}
-    methods = {name: method for name, method in vars(ShardedGradScaler).items() if name in names}
+    methods = {
+        name: method
+        for name, method in vars(ShardedGradScaler).items()
+        if name in names
+    }
     with mock.patch("torch.distributed.all_reduce"):
-        agree(plain, of=lambda base: type("Sharded", (base,), {**methods, "process_group": None}))
+        agree(
+            plain,
+            of=lambda base: type(
+                "Sharded", (base,), {**methods, "process_group": None}
+            ),
+        )
 
 
 def test_subclass_with_hysteresis(agree):
@@ -226,7 +258,8 @@ def test_subclass_with_hysteresis(agree):
 
 
 def test_closure_resets_stage_each_call(agree):
-    # Trainers with L-BFGS or sharpness-aware minimization scale, check, and divide within the closure.
+    # Trainers with L-BFGS or sharpness-aware minimization scale, check, and divide within the
+    # closure.
     def step(self, optimizer, closure):
         for _ in range(2):
             state = self._per_optimizer_states[id(optimizer)]
@@ -254,7 +287,9 @@ def test_overrides_are_called_as_in_torch(agree, early, fused):
 
             def _maybe_opt_step(self, optimizer, optimizer_state, *args, **kwargs):
                 calls.append((optimizer_state["stage"], args, kwargs))
-                return super()._maybe_opt_step(optimizer, optimizer_state, *args, **kwargs)
+                return super()._maybe_opt_step(
+                    optimizer, optimizer_state, *args, **kwargs
+                )
 
         return Watching
 
@@ -288,11 +323,15 @@ def test_override_allows_float16(same):
 
 
 @pytest.mark.parametrize("fused", [False, True])
-@pytest.mark.parametrize("name", ["unscale_", "_maybe_opt_step", "_unscale_grads_", "get_scale"])
+@pytest.mark.parametrize(
+    "name", ["unscale_", "_maybe_opt_step", "_unscale_grads_", "get_scale"]
+)
 def test_instance_method_patch_is_called(agree, name, fused):
     def iteration(run, i):
         original = getattr(type(run.scaler), name).__get__(run.scaler)
-        setattr(run.scaler, name, lambda *args: [run.log.append(name), original(*args)][1])
+        setattr(
+            run.scaler, name, lambda *args: [run.log.append(name), original(*args)][1]
+        )
         return plain(run, i)
 
     agree(iteration, fused=fused)
@@ -313,7 +352,8 @@ def test_public_method_override_is_used(agree, name):
     agree(iteration, of=lambda base: type("Own", (base,), {name: methods[name]}))
 
 
-# ----------------------------------------------------------------------------------- objects of others
+# ----------------------------------------------------------------------------------- objects of
+# others
 
 
 class Fused:
@@ -354,7 +394,11 @@ def test_non_torch_optimizer_matches_torch(agree, kind, early):
         if early:
             run.scaler.unscale_(run.optimizer)
         result = run.scaler.step(run.optimizer)
-        return result, hasattr(run.optimizer, "grad_scale"), hasattr(run.optimizer, "found_inf")
+        return (
+            result,
+            hasattr(run.optimizer, "grad_scale"),
+            hasattr(run.optimizer, "found_inf"),
+        )
 
     agree(iteration, kind=kind)
 
@@ -368,11 +412,15 @@ def test_own_grad_scale_divides_gradients(agree):
     agree(iteration, kind=torch.optim.SGD, fused=True)
 
 
-@pytest.mark.parametrize("register", ["register_step_pre_hook", "register_step_post_hook"])
+@pytest.mark.parametrize(
+    "register", ["register_step_pre_hook", "register_step_post_hook"]
+)
 def test_hooks_receive_flag_and_scale(agree, register):
     def iteration(run, i):
         seen = []
-        note = lambda optimizer, *_: seen.append((optimizer.found_inf.item(), optimizer.grad_scale))  # noqa: E731
+        note = lambda optimizer, *_: seen.append(  # noqa: E731
+            (optimizer.found_inf.item(), optimizer.grad_scale)
+        )
         handle = getattr(run.optimizer, register)(note)
         plain(run, i)
         handle.remove()
@@ -381,7 +429,8 @@ def test_hooks_receive_flag_and_scale(agree, register):
     agree(iteration, fused=True)
 
 
-# -------------------------------------------------------------------------------------------- whole loops
+# -------------------------------------------------------------------------------------------- whole
+# loops
 
 
 def test_validation_scales_in_inference_mode(agree):

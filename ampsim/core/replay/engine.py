@@ -1,11 +1,13 @@
-"""The plain machine from event to event: the loop below `ampsim.core.replay.thresholds`, compiled where numba is.
+"""The plain machine from event to event: the loop below `ampsim.core.replay.thresholds`, compiled
+where numba is.
 
-Between two events nothing happens but counting, so the next one is known: the growth that is due, a delayed
-scale that comes into force, or the first step whose threshold lies below the scale. That step is looked up in
-the minima of blocks of steps, so a replay costs events, not steps.
+Between two events nothing happens but counting, so the next one is known: the growth that is due, a
+delayed scale that comes into force, or the first step whose threshold lies below the scale. That
+step is looked up in the minima of blocks of steps, so a replay costs events, not steps.
 
-The functions are one source for two engines: Python runs them, or numba compiles them. Only `_first_below` and
-`block_minima` exist twice, as numpy's scan for Python and as a loop for the compiler.
+The functions are one source for two engines: Python runs them, or numba compiles them. Only
+`_first_below` and `block_minima` exist twice, as numpy's scan for Python and as a loop for the
+compiler.
 """
 
 import math
@@ -62,7 +64,9 @@ def constants(rule: Rule) -> Constants:
     """Return what `run` needs to know of a rule."""
     held, reset = rule.arithmetic, rule.hysteresis_reset
     factor = held.round if held.round_factors else float
-    backoff = factor(rule.backoff_factor if held.backoff == "multiply" else rule.growth_factor)
+    backoff = factor(
+        rule.backoff_factor if held.backoff == "multiply" else rule.growth_factor
+    )
     return Constants(
         growth=factor(rule.growth_factor),
         backoff=held.round(1.0 / backoff) if held.backoff == "reciprocal" else backoff,
@@ -94,8 +98,8 @@ def run(
 ) -> Carry:
     """Run to the end of the trace, or until `skipped` or the log of scales is full.
 
-    The log says after which update (`steps`) which of `scales` comes into force. It begins with what
-    ``carry`` has logged before; a change of the newest scale is appended.
+    The log says after which update (`steps`) which of `scales` comes into force. It begins with
+    what ``carry`` has logged before; a change of the newest scale is appended.
     """
     t, scale, newest, growth_tracker, overflows, skips, logged, applied = carry
     while t < len(thresholds) and skips < len(skipped) and logged < len(steps):
@@ -141,7 +145,9 @@ def _back_off(scale: float, overflows: int, c: Constants) -> tuple[float, int]:
     if overflows + 1 < c.hysteresis:
         return scale, overflows + 1
     lowered = _held(scale / c.backoff if c.divides else scale * c.backoff, c)
-    return (c.low if c.low > lowered else lowered), (0 if c.backoff_resets else overflows)
+    return (c.low if c.low > lowered else lowered), (
+        0 if c.backoff_resets else overflows
+    )
 
 
 def _grow(scale: float, overflows: int, c: Constants) -> tuple[float, int]:
@@ -179,7 +185,9 @@ def _next_below(
 def _first_below(values: Array, scale: float, start: int, stop: int) -> int:
     while start < stop:
         edge = min(stop, start + 4096)
-        below = values[start:edge] < np.float64(scale)  # a Python float would be rounded to float32
+        below = values[start:edge] < np.float64(
+            scale
+        )  # a Python float would be rounded to float32
         first = int(below.argmax())
         if below[first]:
             return start + first
@@ -188,7 +196,10 @@ def _first_below(values: Array, scale: float, start: int, stop: int) -> int:
 
 
 def _compiled_first_below(values: Array, scale: float, start: int, stop: int) -> int:
-    i, end = np.uint64(start), np.uint64(stop)  # unsigned: no test for an index from the end
+    i, end = (
+        np.uint64(start),
+        np.uint64(stop),
+    )  # unsigned: no test for an index from the end
     while i < end and not values[i] < scale:
         i += np.uint64(1)
     return int(np.int64(i))  # numba: int64 + uint64 is float64
@@ -197,8 +208,8 @@ def _compiled_first_below(values: Array, scale: float, start: int, stop: int) ->
 def block_minima(values: Array, block: int, out: Array) -> tuple[int, int]:
     """Write the least of each `block` values to `out`; return the least and the largest of all.
 
-    `values` are the bits of floats as signed integers. For floats >= 0 they have the floats' order, a NaN is
-    above inf, and what has a sign is below 0.
+    `values` are the bits of floats as signed integers. For floats >= 0 they have the floats' order,
+    a NaN is above inf, and what has a sign is below 0.
     """
     whole = len(values) // block
     values[: whole * block].reshape(whole, block).min(axis=1, out=out[:whole])
@@ -226,7 +237,9 @@ class Engine(NamedTuple):
     block_minima: Callable[[Array, int, Array], tuple[int, int]]
 
 
-PYTHON = Engine(np.errstate(over="ignore", under="ignore", invalid="ignore")(run), block_minima)
+PYTHON = Engine(
+    np.errstate(over="ignore", under="ignore", invalid="ignore")(run), block_minima
+)
 _LOOP = (
     "run",
     "differ",
@@ -242,7 +255,9 @@ _LOOP = (
 
 @cache
 def compiled() -> Engine:
-    """Return the loop through numba, compiled when a kind of array first meets it and then kept on the disk."""
+    """Return the loop through numba, compiled when a kind of array first meets it and then kept on
+    the disk.
+    """
     space = dict(globals())
     for name in _LOOP:
         source = space.get(f"_compiled_{name.lstrip('_')}", space[name])

@@ -12,11 +12,15 @@ from ampsim.core.validation import check_choice, flags
 
 
 def states(
-    rule: Machine[S], found_inf: Iterable[object], *, is_async: Iterable[bool | None] | None = None
+    rule: Machine[S],
+    found_inf: Iterable[object],
+    *,
+    is_async: Iterable[bool | None] | None = None,
 ) -> Iterator[S]:
     """Yield the state after each update.
 
-    If the rule's framework raises at an update, the iterator raises there too. Flags given as text raise TypeError.
+    If the rule's framework raises at an update, the iterator raises there too. Flags given as text
+    raise TypeError.
     """
     state = init(rule)
     modes = repeat(None) if is_async is None else flags("is_async", is_async)
@@ -41,9 +45,10 @@ def replay(
     Args:
         rule: A `Rule` or a policy.
         found_inf: One flag per update, used by its truth value.
-        is_async: One flag per update: whether it was delayed, for rules with ``delay``. None means True.
-        when: ``"after"`` for the scale after each update, ``"before"`` for the scale that each step used. A log that
-            prints the scale of a step before the update has the scales before.
+        is_async: One flag per update: whether it was delayed, for rules with ``delay``. None means
+            True.
+        when: ``"after"`` for the scale after each update, ``"before"`` for the scale that each step
+            used. A log that prints the scale of a step before the update has the scales before.
 
     Returns:
         Array of shape ``(len(found_inf),)`` and dtype float64; float32 scales are exact in it.
@@ -64,7 +69,9 @@ def replay(
     try:
         scales.extend(state.scale for state in states(rule, history, is_async=is_async))
     except Exception as error:
-        error.add_note(f"raised by update {len(scales)} of {len(history)} (counted from 0)")
+        error.add_note(
+            f"raised by update {len(scales)} of {len(history)} (counted from 0)"
+        )
         raise
     if when == "before":
         scales = [init(rule).scale, *scales][: len(history)]

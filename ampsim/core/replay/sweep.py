@@ -8,10 +8,19 @@ import numpy as np
 import numpy.typing as npt
 
 from ampsim.core.machine import Machine, S
-from ampsim.core.replay.thresholds import ThresholdIndex, index_thresholds, replay_thresholds
+from ampsim.core.replay.thresholds import (
+    ThresholdIndex,
+    index_thresholds,
+    replay_thresholds,
+)
 
 ROW = np.dtype(
-    [("skips", np.int64), ("skip_rate", float), ("mean_log2_scale", float), ("scale", float)]
+    [
+        ("skips", np.int64),
+        ("skip_rate", float),
+        ("mean_log2_scale", float),
+        ("scale", float),
+    ]
 )
 
 
@@ -26,13 +35,18 @@ def sweep(
         thresholds: Overflow thresholds, see `replay_thresholds`; a trace is indexed once.
 
     Returns:
-        Structured array of shape ``(rules,)``, in the order of the rules: ``skips`` (int64), ``skip_rate``,
-        ``mean_log2_scale``, and ``scale``, the last loss scale; see `ThresholdReplay`.
+        Structured array of shape ``(rules,)``, in the order of the rules: ``skips`` (int64),
+        ``skip_rate``, ``mean_log2_scale``, and ``scale``, the last loss scale; see
+        `ThresholdReplay`.
 
     Raises:
         Exception: What `replay_thresholds` raises, with a note that names the rule.
     """
-    index = thresholds if isinstance(thresholds, ThresholdIndex) else index_thresholds(thresholds)
+    index = (
+        thresholds
+        if isinstance(thresholds, ThresholdIndex)
+        else index_thresholds(thresholds)
+    )
     rows = []
     for number, rule in enumerate(rules):
         try:
@@ -40,7 +54,9 @@ def sweep(
         except Exception as error:
             error.add_note(f"raised for rule {number} (counted from 0)")
             raise
-        rows.append((len(done.skipped), done.skip_rate, done.mean_log2_scale, done.state.scale))
+        rows.append(
+            (len(done.skipped), done.skip_rate, done.mean_log2_scale, done.state.scale)
+        )
     return np.array(rows, ROW)
 
 

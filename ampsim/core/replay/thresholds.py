@@ -1,8 +1,9 @@
 """Replay of any rule over the overflow thresholds of a run.
 
-The unscaled gradients of a step do not depend on the loss scale; only their overflow does. So one number per step is
-enough to replay any rule over a run: the step's **overflow threshold**, the largest loss scale at which its gradients
-stay finite. ``found_inf = scale > threshold``: inf never overflows, and 0 always does (a NaN batch).
+The unscaled gradients of a step do not depend on the loss scale; only their overflow does. So one
+number per step is enough to replay any rule over a run: the step's **overflow threshold**, the
+largest loss scale at which its gradients stay finite. ``found_inf = scale > threshold``: inf never
+overflows, and 0 always does (a NaN batch).
 """
 
 import itertools
@@ -15,7 +16,16 @@ import numpy as np
 import numpy.typing as npt
 
 from ampsim.core.formats import FP16
-from ampsim.core.machine import Arithmetic, Carried, Machine, Rule, S, State, init, update
+from ampsim.core.machine import (
+    Arithmetic,
+    Carried,
+    Machine,
+    Rule,
+    S,
+    State,
+    init,
+    update,
+)
 from ampsim.core.policies import Observation
 from ampsim.core.replay import engine
 from ampsim.core.replay.engine import Engine
@@ -46,8 +56,9 @@ class ThresholdReplay(Generic[S]):
         n: Number of steps.
         first: Loss scale of step 0.
         skipped: Skipped steps in ascending order, int64, of shape ``(skips,)``.
-        scale_changes: Structured array with fields ``step`` (int64) and ``scale`` (float64), one entry per change of
-            the loss scale. Update ``step`` makes the change; step ``step + 1`` is the first to use the scale.
+        scale_changes: Structured array with fields ``step`` (int64) and ``scale`` (float64), one
+            entry per change of the loss scale. Update ``step`` makes the change; step ``step + 1``
+            is the first to use the scale.
         state: State after the last update.
     """
 
@@ -80,15 +91,17 @@ class ThresholdReplay(Generic[S]):
 
     def _runs(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
         edges = np.concatenate(([0], self.scale_changes["step"], [self.n]))
-        return np.diff(edges), np.concatenate(([self.first], self.scale_changes["scale"]))
+        return np.diff(edges), np.concatenate(
+            ([self.first], self.scale_changes["scale"])
+        )
 
 
 def index_thresholds(thresholds: npt.ArrayLike, *, block: int = 64) -> ThresholdIndex:
     """Validate a trace and compute the minimum of each block of steps.
 
     Args:
-        thresholds: Overflow thresholds of shape ``(n,)``, each at least 0 or inf. An array of float32 or float64 is
-            not copied, nor is a memory map.
+        thresholds: Overflow thresholds of shape ``(n,)``, each at least 0 or inf. An array of
+            float32 or float64 is not copied, nor is a memory map.
         block: Steps per block, a power of two.
 
     Returns:
@@ -96,7 +109,8 @@ def index_thresholds(thresholds: npt.ArrayLike, *, block: int = 64) -> Threshold
 
     Raises:
         TypeError: If the dtype is neither float32 nor float64.
-        ValueError: If the trace is empty, is not one-dimensional, or has a NaN or a negative number.
+        ValueError: If the trace is empty, is not one-dimensional, or has a NaN or a negative
+            number.
     """
     values = _floats(thresholds)
     integers = np.dtype(f"i{values.itemsize}")
@@ -128,21 +142,27 @@ def replay_thresholds(
     Args:
         rule: A `Rule` or a policy.
         thresholds: Overflow thresholds of shape ``(steps,)``, or the result of `index_thresholds`.
-        method: "events" jumps between skips and growths, for rules without quirks. "fold" replays any rule or policy
-            step by step. "auto" selects the method.
+        method: "events" jumps between skips and growths, for rules without quirks. "fold" replays
+            any rule or policy step by step. "auto" selects the method.
         state: State before the first step; default ``init(rule)``.
-        top: Largest number of the gradients' format. A policy receives ``top / threshold`` as the largest gradient.
+        top: Largest number of the gradients' format. A policy receives ``top / threshold`` as the
+            largest gradient.
 
     Returns:
         ThresholdReplay: Skips, changes of the scale, and the last state.
 
     Raises:
         TypeError: If the dtype is neither float32 nor float64.
-        ValueError: If `thresholds` is invalid (see `index_thresholds`), or "events" does not support `rule` or `state`.
+        ValueError: If `thresholds` is invalid (see `index_thresholds`), or "events" does not
+            support `rule` or `state`.
         Exception: What the rule's framework raises, with a note that names the update.
     """
     check_choice("method", method, ("auto", "events", "fold"))
-    index = thresholds if isinstance(thresholds, ThresholdIndex) else index_thresholds(thresholds)
+    index = (
+        thresholds
+        if isinstance(thresholds, ThresholdIndex)
+        else index_thresholds(thresholds)
+    )
     start = init(rule) if state is None else state
     obstacle = _obstacle(rule, start)
     if method == "events" and obstacle:
@@ -213,14 +233,27 @@ def run_events(
         log[: len(waiting)] = waiting
         carry = carry._replace(skips=0, logged=len(waiting), applied=0)
         carry = loop.run(
-            index.thresholds, index.minima, bits, c, carry, room, log["step"], log["scale"]
+            index.thresholds,
+            index.minima,
+            bits,
+            c,
+            carry,
+            room,
+            log["step"],
+            log["scale"],
         )
         skipped.append(room[: carry.skips])
         changes.append(log[: carry.applied])
         waiting = log[carry.applied : carry.logged]
-    pending = _pending(carry, waiting, min(len(state.pending) + len(index), rule.delay), c.delay)
+    pending = _pending(
+        carry, waiting, min(len(state.pending) + len(index), rule.delay), c.delay
+    )
     after = State(
-        float(carry.scale), int(carry.growth_tracker), int(carry.overflows), pending, state.memory
+        float(carry.scale),
+        int(carry.growth_tracker),
+        int(carry.overflows),
+        pending,
+        state.memory,
     )
     return ThresholdReplay(
         len(index), state.scale, np.concatenate(skipped), np.concatenate(changes), after
@@ -231,7 +264,9 @@ def _waiting(state: State, delay: int) -> npt.NDArray[np.void]:
     """Return pending scales as changes; the last change is made by update delay - 1."""
     first = delay - len(state.pending)
     pairs = enumerate(itertools.pairwise((state.scale, *state.pending)), first)
-    return np.array([(step, new) for step, (old, new) in pairs if engine.differ(old, new)], CHANGE)
+    return np.array(
+        [(step, new) for step, (old, new) in pairs if engine.differ(old, new)], CHANGE
+    )
 
 
 def _pending(
@@ -245,7 +280,9 @@ def _pending(
     return tuple(known[np.searchsorted(waiting["step"], steps, side="right")].tolist())
 
 
-def _fold(rule: Machine[S], index: ThresholdIndex, state: S, top: float) -> ThresholdReplay[S]:
+def _fold(
+    rule: Machine[S], index: ThresholdIndex, state: S, top: float
+) -> ThresholdReplay[S]:
     skipped: list[int] = []
     changes: list[tuple[int, float]] = []
     first, kind = state.scale, cast("type", type(rule))
@@ -258,7 +295,9 @@ def _fold(rule: Machine[S], index: ThresholdIndex, state: S, top: float) -> Thre
             state = update(
                 rule,
                 state,
-                found_inf if kind is Rule else Observation(found_inf, amax, float(found_inf)),
+                found_inf
+                if kind is Rule
+                else Observation(found_inf, amax, float(found_inf)),
             )
         except Exception as error:
             error.add_note(f"raised by update {step} of {len(index)} (counted from 0)")

@@ -1,17 +1,18 @@
 """What a dynamic loss scale costs, in closed form: theorems T1 to T10.
 
-The state is x = log2 of the scale, in *bits*, and the growth tracker. A growth adds a = log2(growth_factor),
-a backoff takes b = -log2(backoff_factor); G is the growth interval and rho = a / b. Step t overflows, and is
-skipped, when the current loss scale is above that step's *overflow threshold*. The *skip rate* is skipped steps over
-steps in the long run; the *headroom* is threshold - x, averaged over finite steps: bits of fp16's range that stay
-unused.
+The state is x = log2 of the scale, in *bits*, and the growth tracker. A growth adds a =
+log2(growth_factor), a backoff takes b = -log2(backoff_factor); G is the growth interval and rho = a
+/ b. Step t overflows, and is skipped, when the current loss scale is above that step's *overflow
+threshold*. The *skip rate* is skipped steps over steps in the long run; the *headroom* is threshold
+- x, averaged over finite steps: bits of fp16's range that stay unused.
 
-Each theorem states its assumptions and whether it is exact or a limit. Bounds of the scale and the rounding of factors
-that are no powers of two are ignored, unless a theorem names them. Formulas are above the lines that
-compute them; `properties.skips_stay_within_budget` is T1 as a check on observed runs.
+Each theorem states its assumptions and whether it is exact or a limit. Bounds of the scale and the
+rounding of factors that are no powers of two are ignored, unless a theorem names them. Formulas are
+above the lines that compute them; `properties.skips_stay_within_budget` is T1 as a check on
+observed runs.
 
-`pathwise` has the theorems without probability, `stochastic` the others. Statements and proofs are in `paper/`,
-where the formulas have the same numbers, (T1.1) to (T10.1).
+`pathwise` has the theorems without probability, `stochastic` the others. Statements and proofs are
+in `paper/`, where the formulas have the same numbers, (T1.1) to (T10.1).
 """
 
 from ampsim.core.theory.pathwise import (

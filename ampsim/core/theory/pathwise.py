@@ -1,4 +1,6 @@
-"""T1, T2, T4 to T7, T10: thresholds that are arbitrary, constant, drifting or spiked. Counting, no probability."""
+"""T1, T2, T4 to T7, T10: thresholds that are arbitrary, constant, drifting or spiked. Counting, no
+probability.
+"""
 
 import math
 from fractions import Fraction
@@ -16,16 +18,19 @@ def bits(rule: Rule) -> tuple[float, float]:
     return math.log2(rule.growth_factor), -math.log2(rule.backoff_factor)
 
 
-# ------------------------------------------------------------------------------------------------ T1: any history
+# ------------------------------------------------------------------------------------------------
+# T1: any history
 
 
 def skips(rule: Rule, updates: int, descent: float, wasted: int = 0) -> float:
-    """Return T1, the skip budget: the number of skips in `updates` steps, for any overflow sequence.
+    """Return T1, the skip budget: the number of skips in `updates` steps, for any overflow
+    sequence.
 
-    Exact with the `wasted` finite steps of the sequence; with 0 it is an upper bound, attained by sequences that
-    overflow only right after a growth or another overflow. `descent` is x_0 - x_n in bits, of the *newest* scale: T1
-    holds for every ``delay``. The bound also holds if the format or ``max_scale`` limits a growth. Assumes that each
-    overflow backs off: no ``hysteresis``, and ``min_scale`` is not reached.
+    Exact with the `wasted` finite steps of the sequence; with 0 it is an upper bound, attained by
+    sequences that overflow only right after a growth or another overflow. `descent` is x_0 - x_n in
+    bits, of the *newest* scale: T1 holds for every ``delay``. The bound also holds if the format or
+    ``max_scale`` limits a growth. Assumes that each overflow backs off: no ``hysteresis``, and
+    ``min_scale`` is not reached.
     """
     a, b = bits(rule)
     # (T1.1) s = (rho (n - W) + G B) / (G + rho),  B = (x_0 - x_n) / b
@@ -35,11 +40,13 @@ def skips(rule: Rule, updates: int, descent: float, wasted: int = 0) -> float:
     )
 
 
-# ------------------------------------------------------------------------------------- T2, T7: a constant threshold
+# ------------------------------------------------------------------------------------- T2, T7: a
+# constant threshold
 
 
 def skip_rate(rule: Rule) -> float:
-    """Return T2, the long-run skip rate under a constant threshold; exact for any factors and any start.
+    """Return T2, the long-run skip rate under a constant threshold; exact for any factors and any
+    start.
 
     No threshold that keeps the scale from drifting down costs more (T1).
     """
@@ -51,17 +58,20 @@ def skip_rate(rule: Rule) -> float:
 def headroom(rule: Rule) -> float:
     """Return T2, the mean headroom in bits under a constant threshold.
 
-    Exact if rho is irrational. If rho = p / q in lowest terms, the headroom at finite steps takes q values b / q
-    apart and stays on them: this is the mean over a uniform phase, a single run is at most b / 2q away from it.
+    Exact if rho is irrational. If rho = p / q in lowest terms, the headroom at finite steps takes q
+    values b / q apart and stays on them: this is the mean over a uniform phase, a single run is at
+    most b / 2q away from it.
     """
     # (T2.2) E[u - x] = b / 2
     return bits(rule)[1] / 2
 
 
 def trade_off(rule: Rule) -> float:
-    """Return T7, under a constant threshold: skip rate times headroom in bits, which tends to v / 2 as v / b -> 0.
+    """Return T7, under a constant threshold: skip rate times headroom in bits, which tends to v / 2
+    as v / b -> 0.
 
-    v = a / G is how fast the scale climbs: at a given v the backoff factor only moves cost between the two.
+    v = a / G is how fast the scale climbs: at a given v the backoff factor only moves cost between
+    the two.
     """
     a, b = bits(rule)
     v = a / rule.growth_interval
@@ -69,7 +79,8 @@ def trade_off(rule: Rule) -> float:
     return v / 2 / (1 + v / b)
 
 
-# -------------------------------------------------------------------------------------- T4: recovery from a spike
+# -------------------------------------------------------------------------------------- T4:
+# recovery from a spike
 
 
 class Recovery(NamedTuple):
@@ -87,7 +98,8 @@ class Recovery(NamedTuple):
 
 
 def recovery(rule: Rule, height: float, steps: int) -> Recovery:
-    """Return T4: what it costs that the threshold falls to `height` bits below the scale for `steps` steps. Exact.
+    """Return T4: what it costs that the threshold falls to `height` bits below the scale for
+    `steps` steps. Exact.
 
     Assumes that it is over when the scale first grows, which ``steps <= G`` ensures.
     """
@@ -99,12 +111,16 @@ def recovery(rule: Rule, height: float, steps: int) -> Recovery:
         raise ValueError(
             f"steps={steps}: expected at most {m + rule.growth_interval}, before the scale grows again"
         )
-    # (T4.1) m + g G steps;  b m (m - 1) / 2 + G sum over j < g of (m b - j a) bit-steps;  a = b = 1: m + m G
-    deficit = b * m * (m - 1) / 2 + rule.growth_interval * (g * m * b - a * g * (g - 1) / 2)
+    # (T4.1) m + g G steps;  b m (m - 1) / 2 + G sum over j < g of (m b - j a) bit-steps;  a = b =
+    # 1: m + m G
+    deficit = b * m * (m - 1) / 2 + rule.growth_interval * (
+        g * m * b - a * g * (g - 1) / 2
+    )
     return Recovery(m, m + g * rule.growth_interval, deficit)
 
 
-# --------------------------------------------------------------------------------- T5: scales that come k steps late
+# --------------------------------------------------------------------------------- T5: scales that
+# come k steps late
 
 
 class Stale(NamedTuple):
@@ -122,11 +138,13 @@ class Stale(NamedTuple):
 
 
 def stale(policy: str, growth_interval: int, k: int) -> Stale:
-    """Return T5: what it costs that step t uses the scale after t - k updates. Constant threshold, a = b = 1, k < G.
+    """Return T5: what it costs that step t uses the scale after t - k updates. Constant threshold,
+    a = b = 1, k < G.
 
-    Policies: "cumulative", every overflow backs off the newest scale (RoundPipe; ``Rule(delay=k)``);
-    "deduplicated", an overflow lowers the newest scale at most to half of the scale that overflowed; "probe", one
-    step runs at twice the scale, and the scale and the growth tracker wait for its result.
+    Policies: "cumulative", every overflow backs off the newest scale (RoundPipe;
+    ``Rule(delay=k)``); "deduplicated", an overflow lowers the newest scale at most to half of the
+    scale that overflowed; "probe", one step runs at twice the scale, and the scale and the growth
+    tracker wait for its result.
 
     T1 holds for "cumulative", so staleness cannot raise its skip rate: the price is headroom.
     """
@@ -136,7 +154,8 @@ def stale(policy: str, growth_interval: int, k: int) -> Stale:
         )
     g = growth_interval
     if policy == "cumulative":
-        # (T5.1) r = (k+1) / ((k+1)(G+1) + k);  1/2 + (G k (k+1) / 2 + k (k-1) / 2) / ((k+1) G + k), about (k+1) / 2
+        # (T5.1) r = (k+1) / ((k+1)(G+1) + k);  1/2 + (G k (k+1) / 2 + k (k-1) / 2) / ((k+1) G + k),
+        # about (k+1) / 2
         lost = (g * k * (k + 1) / 2 + k * (k - 1) / 2) / ((k + 1) * g + k)
         return Stale((k + 1) / ((k + 1) * (g + 1) + k), 0.5 + lost, k + 1)
     if policy == "deduplicated":
@@ -145,18 +164,22 @@ def stale(policy: str, growth_interval: int, k: int) -> Stale:
     if policy == "probe":
         # (T5.3) r = 1 / (G + 1 + k)
         return Stale(1 / (g + 1 + k), 0.5, 1)
-    raise ValueError(f"policy={policy!r}: expected 'cumulative', 'deduplicated', or 'probe'")
+    raise ValueError(
+        f"policy={policy!r}: expected 'cumulative', 'deduplicated', or 'probe'"
+    )
 
 
-# ------------------------------------------------------------------------------------------ T6: a drifting threshold
+# ------------------------------------------------------------------------------------------ T6: a
+# drifting threshold
 
 
 def drifting_skip_rate(rule: Rule, drift: Fraction | float) -> float:
     """Return T6, the long-run skip rate when the threshold moves by `drift` bits per step.
 
-    Upwards exact for any factors; above a / G the scale cannot follow, never overflows, and the headroom grows
-    without end. Downwards for a = b. Exact if gap = a / |drift| is an integer, which a Fraction can say, or if
-    neither integer next to it is a multiple of G + 1; else off by less than one skip in gap steps.
+    Upwards exact for any factors; above a / G the scale cannot follow, never overflows, and the
+    headroom grows without end. Downwards for a = b. Exact if gap = a / |drift| is an integer, which
+    a Fraction can say, or if neither integer next to it is a multiple of G + 1; else off by less
+    than one skip in gap steps.
     """
     a, b = bits(rule)
     interval = rule.growth_interval
@@ -167,10 +190,13 @@ def drifting_skip_rate(rule: Rule, drift: Fraction | float) -> float:
         raise ValueError(
             f"drift={drift}: expected at least 0 unless growth_factor * backoff_factor = 1"
         )
-    gap = Fraction(a) / -Fraction(drift)  # steps in which the threshold falls by one backoff
+    gap = Fraction(a) / -Fraction(
+        drift
+    )  # steps in which the threshold falls by one backoff
     if gap <= 1:
         return 1.0
-    # (T6.2) r = |delta| / a (1 + floor(gap / (G + 1))): each fall is a skip, and so is each growth in between
+    # (T6.2) r = |delta| / a (1 + floor(gap / (G + 1))): each fall is a skip, and so is each growth
+    # in between
     growths = Fraction(gap // (interval + 1))
     if gap % (interval + 1) == 0:
         growths -= Fraction(
@@ -179,15 +205,18 @@ def drifting_skip_rate(rule: Rule, drift: Fraction | float) -> float:
     return float((1 + growths) / gap)
 
 
-# ----------------------------------------------------------------------------------------------- T10: hysteresis
+# -----------------------------------------------------------------------------------------------
+# T10: hysteresis
 
 
 def hysteresis_skip_rate(rule: Rule) -> float:
-    """Return T10, the skip rate when a backoff takes H overflows, reset at a growth; H / (G + H) if a = b.
+    """Return T10, the skip rate when a backoff takes H overflows, reset at a growth; H / (G + H) if
+    a = b.
 
-    Exact under a constant threshold if rho >= 1 (if a = b it is the same for the other resets), and T1's bound on
-    the long-run rate of any overflow sequence. If a finite step resets the hysteresis, there is no such bound:
-    alternating overflows and finite steps skip every second step and never back off.
+    Exact under a constant threshold if rho >= 1 (if a = b it is the same for the other resets), and
+    T1's bound on the long-run rate of any overflow sequence. If a finite step resets the
+    hysteresis, there is no such bound: alternating overflows and finite steps skip every second
+    step and never back off.
     """
     a, b = bits(rule)
     # (T10.1) r = (rho + H - 1) / (G + rho + H - 1)
@@ -196,9 +225,11 @@ def hysteresis_skip_rate(rule: Rule) -> float:
 
 
 def hysteresis_bound(rule: Rule) -> float:
-    """Return T10, the largest long-run skip rate of any overflow sequence without downward drift of the scale.
+    """Return T10, the largest long-run skip rate of any overflow sequence without downward drift of
+    the scale.
 
-    Equal to `hysteresis_skip_rate` for a reset at a growth; attained by an adversary for the others.
+    Equal to `hysteresis_skip_rate` for a reset at a growth; attained by an adversary for the
+    others.
 
     Raises:
         ValueError: If a finite step resets the hysteresis, so that there is no bound.
@@ -209,23 +240,27 @@ def hysteresis_bound(rule: Rule) -> float:
             f"hysteresis_reset={sorted(reset)}: expected no 'clean'; with it there is no bound (T10)"
         )
     a, b = bits(rule)
-    # (T10.2) r = l / (G + l),  l = rho (H if a backoff resets else 1) + (H - 1 if a growth resets else 0)
+    # (T10.2) r = l / (G + l),  l = rho (H if a backoff resets else 1) + (H - 1 if a growth resets
+    # else 0)
     lost = a / b * (hysteresis if "backoff" in reset else 1) + (
         hysteresis - 1 if "growth" in reset else 0
     )
     return lost / (rule.growth_interval + lost)
 
 
-# ------------------------------------------------------------------------------------- a sum over data-parallel ranks
+# ------------------------------------------------------------------------------------- a sum over
+# data-parallel ranks
 
 
 def bits_lost_to_ranks(ranks: int, predivide: float = 1.0) -> float:
-    """Return how many bits lower a scale settles on N ranks than on one, if all ranks have equal float16 gradients.
+    """Return how many bits lower a scale settles on N ranks than on one, if all ranks have equal
+    float16 gradients.
 
-    The reduction divides each rank's gradient by `predivide`, sums in float16, and divides the sum by N / `predivide`:
-    1 is sum-then-divide, N is divide-then-sum. The sum of gradients of at most g in absolute value is at most
-    N g / `predivide`, so that other gradients lose at most as much. A division before the sum costs
-    log2(`predivide`) bits at the small end of the range instead. Exact if N and `predivide` are powers of two.
+    The reduction divides each rank's gradient by `predivide`, sums in float16, and divides the sum
+    by N / `predivide`: 1 is sum-then-divide, N is divide-then-sum. The sum of gradients of at most
+    g in absolute value is at most N g / `predivide`, so that other gradients lose at most as much.
+    A division before the sum costs log2(`predivide`) bits at the small end of the range instead.
+    Exact if N and `predivide` are powers of two.
 
     Args:
         ranks: number of data-parallel ranks N, at least 1.

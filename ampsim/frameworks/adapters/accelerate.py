@@ -11,9 +11,7 @@ class Accelerate(TorchLike):
     name = "accelerate"
     requirement = "accelerate==1.15.0"
     target = "accelerate.optimizer.AcceleratedOptimizer"
-    source = (
-        "https://github.com/huggingface/accelerate/blob/v1.15.0/src/accelerate/optimizer.py#L37"
-    )
+    source = "https://github.com/huggingface/accelerate/blob/v1.15.0/src/accelerate/optimizer.py#L37"
     dialect = "torch.amp.GradScaler"
     same_class = "torch"
     patched = "the scaler is made by hand with device='cpu': on a CPU accelerate takes no fp16"

@@ -46,4 +46,8 @@ def _step(scaler: Any, params: Any, scaled: Any) -> tuple[Any, Any, Any]:
 
     gradients = scaler.unscale(scaled)
     finite = all_finite(gradients)
-    return select_tree(finite, params - gradients, params), finite, scaler.update(~finite)
+    return (
+        select_tree(finite, params - gradients, params),
+        finite,
+        scaler.update(~finite),
+    )

@@ -1,4 +1,6 @@
-"""DeepSpeed's scaler of ZeRO, and its two optimizers with a rule of their own, on its CPU accelerator."""
+"""DeepSpeed's scaler of ZeRO, and its two optimizers with a rule of their own, on its CPU
+accelerator.
+"""
 
 import math
 import os
@@ -18,7 +20,9 @@ _CONSTANTS = {
 
 
 def _one_rank() -> None:
-    """Make DeepSpeed's group of one process; without its kernel for ranks on one machine, which it would compile."""
+    """Make DeepSpeed's group of one process; without its kernel for ranks on one machine, which it
+    would compile.
+    """
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
     import deepspeed
 
@@ -56,7 +60,9 @@ class DeepSpeedScaler(Adapter):
             "delayed_shift": 2,
         }  # of its config
         given = {_NAMES.get(name, name): value for name, value in constants.items()}
-        self.scaler = DynamicLossScaler(**{**defaults, "consecutive_hysteresis": False, **given})
+        self.scaler = DynamicLossScaler(
+            **{**defaults, "consecutive_hysteresis": False, **given}
+        )
 
     def get_scale(self) -> float:
         return float(self.scaler.loss_scale)
@@ -91,7 +97,9 @@ class _Optimizer(Adapter):
             words.MIN_LOSS_SCALE: constants.get("min_scale", self.floor),
         }
         self.wrapped = self.wrap(
-            self.optimized.optimizer, dynamic_loss_scale=True, dynamic_loss_args=arguments
+            self.optimized.optimizer,
+            dynamic_loss_scale=True,
+            dynamic_loss_args=arguments,
         )
 
     floor = 1.0

@@ -28,7 +28,9 @@ class FairscaleLayerwise(Adapter):
         self._model: Any = torch.nn.Sequential(
             *(torch.nn.Linear(1, 1, bias=False) for _ in range(2))
         )
-        self.scaler: Any = LayerwiseGradientScaler(self._model, {"0": init_scale}, **constants)
+        self.scaler: Any = LayerwiseGradientScaler(
+            self._model, {"0": init_scale}, **constants
+        )
 
     def get_scale(self) -> float:
         return float(self.scaler.layer_info[0].scaling_factor)

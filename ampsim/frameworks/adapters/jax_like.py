@@ -9,7 +9,9 @@ from ampsim.frameworks.adapter import Adapter, Step
 
 @cache
 def prescribed() -> Callable[[Any, Any], Any]:
-    """Return a loss of parameters and gradients whose gradient by the parameters is these, whatever multiplies it."""
+    """Return a loss of parameters and gradients whose gradient by the parameters is these, whatever
+    multiplies it.
+    """
     import jax
     import jax.numpy as jnp
 
@@ -58,7 +60,9 @@ class JaxLike(Adapter):
         params, finite, self.scaler = self.descend(
             self.scaler, float32([0.0] * len(scaled)), float32(scaled)
         )
-        return Step(used, bool(finite), floats(-params) if finite else None, self.get_scale())
+        return Step(
+            used, bool(finite), floats(-params) if finite else None, self.get_scale()
+        )
 
     def state_dict(self) -> object:
         return leaves(self.scaler)
@@ -71,7 +75,9 @@ def leaves(tree: Any) -> list[float]:
     """Return the leaves of a tree of scalars, for a checkpoint."""
     import jax
 
-    return [leaf.item() if hasattr(leaf, "item") else leaf for leaf in jax.tree.leaves(tree)]
+    return [
+        leaf.item() if hasattr(leaf, "item") else leaf for leaf in jax.tree.leaves(tree)
+    ]
 
 
 def with_leaves(tree: Any, numbers: Any) -> Any:

@@ -18,7 +18,11 @@ class Jaxamp(JaxLike):
         "src/jaxamp/_dynamic_scaler.py#L27"
     )
     dialect = "jaxamp.DynamicScalerState"
-    constants = {"scaler": "init_scale", "patience": "growth_interval", "adjust_factor": "factor"}
+    constants = {
+        "scaler": "init_scale",
+        "patience": "growth_interval",
+        "adjust_factor": "factor",
+    }
     deviations = {
         "growth_waits_for_interval": "It waits for the patience of clean iterations and grows in the next, as the "
         "comment at its field says: https://github.com/acutkosky/jaxamp/blob/"
@@ -37,7 +41,9 @@ class Jaxamp(JaxLike):
     def scale_loss(self, loss: float) -> float:
         from jaxamp._dynamic_scaler import default_scale_fn, set_scaler_types
 
-        return float(default_scale_fn(float32([loss])[0], set_scaler_types(self.scaler)))
+        return float(
+            default_scale_fn(float32([loss])[0], set_scaler_types(self.scaler))
+        )
 
     def step(self, scaled: Sequence[float]) -> Step:
         used, params = self.get_scale(), float32([0.0] * len(scaled))

@@ -1,4 +1,6 @@
-"""jmp.DynamicLossScale, by the steps of its README, outside of jit and under it; haiku scales by it too."""
+"""jmp.DynamicLossScale, by the steps of its README, outside of jit and under it; haiku scales by it
+too.
+"""
 
 from typing import Any
 
@@ -11,7 +13,9 @@ class Jmp(JaxLike):
     name = "jmp"
     requirement = "jmp==0.0.4"
     target = "jmp.DynamicLossScale"
-    source = "https://github.com/google-deepmind/jmp/blob/v0.0.4/jmp/_src/loss_scale.py#L79"
+    source = (
+        "https://github.com/google-deepmind/jmp/blob/v0.0.4/jmp/_src/loss_scale.py#L79"
+    )
     dialect = "jmp.DynamicLossScale"
     constants = {
         "loss_scale": "init_scale",
@@ -26,7 +30,9 @@ class Jmp(JaxLike):
 
         for name in {"loss_scale", "min_loss_scale"} & constants.keys():
             constants[name] = jnp.float32(constants[name])
-        self.scaler = jmp.DynamicLossScale(**{"loss_scale": jnp.float32(2.0**15), **constants})
+        self.scaler = jmp.DynamicLossScale(
+            **{"loss_scale": jnp.float32(2.0**15), **constants}
+        )
         self.descend = _step
 
     def get_scale(self) -> float:
@@ -50,4 +56,8 @@ def _step(scaler: Any, params: Any, scaled: Any) -> tuple[Any, Any, Any]:
 
     gradients = scaler.unscale(scaled)
     finite = jmp.all_finite(gradients)
-    return jmp.select_tree(finite, params - gradients, params), finite, scaler.adjust(finite)
+    return (
+        jmp.select_tree(finite, params - gradients, params),
+        finite,
+        scaler.adjust(finite),
+    )

@@ -15,7 +15,10 @@ class KerasJax(Adapter):
     target = "keras.optimizers.LossScaleOptimizer"
     source = "https://github.com/keras-team/keras/blob/v3.15.1/keras/src/optimizers/loss_scale_optimizer.py#L16"
     dialect = "keras.LossScaleOptimizer[jax]"
-    constants = {"initial_scale": "init_scale", "dynamic_growth_steps": "growth_interval"}
+    constants = {
+        "initial_scale": "init_scale",
+        "dynamic_growth_steps": "growth_interval",
+    }
 
     def start(self, **constants: Any) -> None:
         os.environ["KERAS_BACKEND"] = "jax"
@@ -42,7 +45,9 @@ class KerasJax(Adapter):
     def step(self, scaled: Sequence[float]) -> Step:
         import keras
 
-        if len(scaled) != self._param.shape[0]:  # an optimizer is built for parameters of one shape
+        if (
+            len(scaled) != self._param.shape[0]
+        ):  # an optimizer is built for parameters of one shape
             state = self.state_dict()
             self._make(len(scaled))
             self.load_state_dict(state)
@@ -50,7 +55,11 @@ class KerasJax(Adapter):
         self._param.assign(keras.ops.zeros(len(scaled)))
         self._apply(keras.ops.convert_to_tensor(list(scaled), "float32"))
         stepped = int(self.scaler.iterations) > before
-        unscaled = tuple(map(float, -keras.ops.convert_to_numpy(self._param))) if stepped else None
+        unscaled = (
+            tuple(map(float, -keras.ops.convert_to_numpy(self._param)))
+            if stepped
+            else None
+        )
         return Step(used, stepped, unscaled, self.get_scale())
 
     def _apply(self, gradients: Any) -> None:

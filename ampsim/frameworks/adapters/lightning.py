@@ -27,14 +27,18 @@ class Lightning(TorchLike):
         scaler = torch.amp.GradScaler("cpu", **constants)
         self.plugin = MixedPrecision("16-mixed", "cpu", scaler)
         self.module = LightningModule()
-        self.module.trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
+        self.module.trainer = Trainer(
+            accelerator="cpu", logger=False, enable_checkpointing=False
+        )
         self.module.trainer.strategy.connect(self.module)
         return scaler
 
     def iterate(self) -> None:
         import torch
 
-        self.plugin.optimizer_step(self.optimized.optimizer, self.module, lambda: torch.zeros(()))
+        self.plugin.optimizer_step(
+            self.optimized.optimizer, self.module, lambda: torch.zeros(())
+        )
 
     def state_dict(self) -> object:
         return self.plugin.state_dict()

@@ -1,4 +1,6 @@
-"""mpx.DynamicLossScaling, by mpx.filter_grad and mpx.optimizer_update as in its README, outside of jit."""
+"""mpx.DynamicLossScaling, by mpx.filter_grad and mpx.optimizer_update as in its README, outside of
+jit.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +22,9 @@ _SOURCE = (
 
 
 class Mpx(JaxLike):
-    """The scaler of mixed-precision-for-jax; it casts the parameters to float16, and so rounds their gradients."""
+    """The scaler of mixed-precision-for-jax; it casts the parameters to float16, and so rounds
+    their gradients.
+    """
 
     name = "mpx"
     requirement = "mixed-precision-for-jax==0.1.8"
@@ -44,7 +48,10 @@ class Mpx(JaxLike):
         import mpx
 
         given = {"loss_scaling": 2.0**15, "min_loss_scaling": 1.0, **constants}
-        arrays = {name: jnp.float32(given[name]) for name in ("loss_scaling", "min_loss_scaling")}
+        arrays = {
+            name: jnp.float32(given[name])
+            for name in ("loss_scaling", "min_loss_scaling")
+        }
         self.scaler = mpx.DynamicLossScaling(**{**given, **arrays})
         self._loss = prescribed()
 
@@ -56,11 +63,19 @@ class Mpx(JaxLike):
         import optax
 
         held_by_float16(scaled)
-        used, params, descent = self.get_scale(), float32([0.0] * len(scaled)), optax.sgd(1.0)
+        used, params, descent = (
+            self.get_scale(),
+            float32([0.0] * len(scaled)),
+            optax.sgd(1.0),
+        )
         gradients_of = mpx.filter_grad(self._loss, self.scaler)
         self.scaler, finite, gradients = gradients_of(params, float32(scaled))
-        params, _ = mpx.optimizer_update(params, descent, descent.init(params), gradients, finite)
-        return Step(used, bool(finite), floats(-params) if finite else None, self.get_scale())
+        params, _ = mpx.optimizer_update(
+            params, descent, descent.init(params), gradients, finite
+        )
+        return Step(
+            used, bool(finite), floats(-params) if finite else None, self.get_scale()
+        )
 
     def state_dict(self) -> object:
         import equinox

@@ -17,7 +17,11 @@ class RoundPipe(TorchLike):
     source = "https://github.com/ITcarrot/RoundPipe/blob/e813c67/roundpipe/grad_scaler.py#L14"
     dialect = "roundpipe.GradScaler[async]"
     deviations = dict.fromkeys(
-        ("overflow_backs_off_once", "finite_step_never_lowers_scale", "growth_waits_for_interval"),
+        (
+            "overflow_backs_off_once",
+            "finite_step_never_lowers_scale",
+            "growth_waits_for_interval",
+        ),
         "asynchronous: an update's scale is in force one update later, "
         "https://github.com/ITcarrot/RoundPipe/blob/e813c67/roundpipe/grad_scaler.py#L164",
     )
@@ -27,7 +31,9 @@ class RoundPipe(TorchLike):
         if "roundpipe" not in sys.modules:
             found = importlib.util.find_spec("roundpipe")
             if found is None:
-                raise ModuleNotFoundError("No module named 'roundpipe'", name="roundpipe")
+                raise ModuleNotFoundError(
+                    "No module named 'roundpipe'", name="roundpipe"
+                )
             sys.modules["roundpipe"] = importlib.util.module_from_spec(found)
             device = types.ModuleType("roundpipe.device")
             vars(device)["get_num_devices"] = lambda: 0

@@ -33,7 +33,9 @@ class Optimized:
     def __init__(self, dtype: str = "float32") -> None:
         import torch
 
-        self.param: Any = torch.nn.Parameter(torch.zeros(64, dtype=getattr(torch, dtype)))
+        self.param: Any = torch.nn.Parameter(
+            torch.zeros(64, dtype=getattr(torch, dtype))
+        )
         self.optimizer = torch.optim.SGD([self.param], lr=1.0)
         self.optimizer.register_step_pre_hook(self.note)
 
@@ -41,12 +43,18 @@ class Optimized:
         """Set these gradients, pad with zeros, and clear the recorded ones."""
         import torch
 
-        self.count, self.seen, self.param.grad = len(scaled), None, torch.zeros_like(self.param)
+        self.count, self.seen, self.param.grad = (
+            len(scaled),
+            None,
+            torch.zeros_like(self.param),
+        )
         self.param.grad[: self.count] = torch.tensor(scaled)
 
     def note(self, optimizer: Any, *_: Any) -> None:
         """Record the gradients of an optimizer's parameters, which may be copies."""
-        params = [param for group in optimizer.param_groups for param in group["params"]]
+        params = [
+            param for group in optimizer.param_groups for param in group["params"]
+        ]
         seen = [number for param in params for number in param.grad.float().tolist()]
         self.seen = self.seen or tuple(seen[: self.count])
 

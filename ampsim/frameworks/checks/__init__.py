@@ -1,8 +1,10 @@
-"""Checks of the conformance table: the conformance suite's checks, run on scalers of other frameworks.
+"""Checks of the conformance table: the conformance suite's checks, run on scalers of other
+frameworks.
 
-`subject` wraps an adapter as a scaler with torch's names. `judging` selects the checks, runs them, and decides who is
-responsible for a failure. `reports` links public threads about failures. `drift` compares an adapter with its dialect.
-`ampsim.testing` covers tensors, several optimizers, threads, and ranks.
+`subject` wraps an adapter as a scaler with torch's names. `judging` selects the checks, runs them,
+and decides who is responsible for a failure. `reports` links public threads about failures. `drift`
+compares an adapter with its dialect. `ampsim.testing` covers tensors, several optimizers, threads,
+and ranks.
 
 >>> from ampsim.frameworks import load
 >>> from ampsim.frameworks.checks import CHECKS, judge

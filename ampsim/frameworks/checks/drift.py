@@ -1,7 +1,8 @@
-"""Comparison of a dialect with the framework's package on random overflow sequences, to the last bit.
+"""Comparison of a dialect with the framework's package on random overflow sequences, to the last
+bit.
 
-Each sequence has one setting of the constants. Gradients are zeros, or inf if the flag is true, so the size of a
-gradient does not matter here; the checks cover it.
+Each sequence has one setting of the constants. Gradients are zeros, or inf if the flag is true, so
+the size of a gradient does not matter here; the checks cover it.
 """
 
 import random
@@ -13,12 +14,17 @@ from ampsim.core.machine import Rule
 from ampsim.core.machine import init as first_state
 from ampsim.core.replay.fold import states
 from ampsim.frameworks.adapter import Adapter
-from ampsim.frameworks.checks.subject import FACTORS, UnaskableError, constants, fields, followed
+from ampsim.frameworks.checks.subject import (
+    FACTORS,
+    UnaskableError,
+    constants,
+    fields,
+    followed,
+)
 
 HISTORIES = 2000
-PER_SETTING = (
-    50  # histories: where a setting is compiled, that costs more than all of its histories
-)
+# histories: where a setting is compiled, that costs more than all of its histories
+PER_SETTING = 50
 GRID: Mapping[str, Sequence[Any]] = {  # field of `Rule` -> what is drawn for it
     "init_scale": (2.0**16, 2.0**10, 1700.0, 3.0, 2.0**125),
     "growth_factor": (2.0, 4.0, 1.5, 3.0),
@@ -42,7 +48,8 @@ class Drift:
         histories: Number of sequences that were run.
         iterations: Number of iterations in them.
         refused: Number of sequences whose constants the adapter or the dialect did not accept.
-        differing: Number of sequences in which a scale differs in any bit, or only one of the two raises.
+        differing: Number of sequences in which a scale differs in any bit, or only one of the two
+            raises.
         first: Description of the shortest of them; "" if none differs.
     """
 
@@ -58,7 +65,7 @@ def drift(adapter: Adapter, *, histories: int = HISTORIES, seed: int = 0) -> Dri
     """Compare an adapter with its dialect on random overflow sequences with a fixed seed."""
     if adapter.dialect is None:
         raise ValueError(f"{adapter.name} has no dialect to compare with")
-    draw, differing = random.Random(seed), []  # noqa: S311  no secret
+    draw, differing = random.Random(seed), []  # noqa: S311
     iterations = refused = 0
     for number in range(histories):
         if number % PER_SETTING == 0:
@@ -128,7 +135,9 @@ def run(
         raise RefusedError(str(error)) from error
     used: list[Any] = []
     try:
-        used.extend(adapter.step((0.0, float("inf") if flag else 0.0)).used for flag in flags)
+        used.extend(
+            adapter.step((0.0, float("inf") if flag else 0.0)).used for flag in flags
+        )
         used.append(adapter.get_scale())
     except Exception:
         used.append(None)

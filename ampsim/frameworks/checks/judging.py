@@ -1,8 +1,8 @@
 """Runs the conformance suite's checks on an adapter.
 
-One rule applies to all packages, including ampsim: documented behavior that fails a check is an expected failure, with
-a link. At the limits of float32, it is a failure, documented or not. Packages may accept invalid arguments: the checks
-do not require an error.
+One rule applies to all packages, including ampsim: documented behavior that fails a check is an
+expected failure, with a link. At the limits of float32, it is a failure, documented or not.
+Packages may accept invalid arguments: the checks do not require an error.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -44,7 +44,8 @@ CHOICE = dict.fromkeys(  # checks that anybody may break by choice
     ),
     "it checks no such constants; nonsense that is passed is taken",
 )
-ENDS = frozenset(  # checks about the ends of float32, which the sum or norm of finite gradients passes too
+# checks about the ends of float32, which the sum or norm of finite gradients passes too
+ENDS = frozenset(
     (
         "scale_is_never_infinite",
         "scale_is_never_subnormal",
@@ -54,7 +55,9 @@ ENDS = frozenset(  # checks about the ends of float32, which the sum or norm of 
         "finite_gradients_never_skip",
     )
 )
-TORCH = {  # check -> what the documentation of torch.amp.GradScaler promises; the scalers of the field follow it
+# check -> what the documentation of torch.amp.GradScaler promises; the scalers of the field follow
+# it
+TORCH = {
     "overflow_backs_off_once": "backoff_factor: by which the scale is multiplied if gradients are inf or NaN",
     "neutral_factors_raise": "an assertion of the constructor",
     "growth_waits_for_interval": "growth_interval: consecutive iterations that must occur for the scale to grow",
@@ -68,7 +71,9 @@ TORCH = {  # check -> what the documentation of torch.amp.GradScaler promises; t
     "finite_gradients_never_skip": "step(): if no inf or NaN is found, invokes the optimizer",
 }
 LOUD = frozenset(
-    name for name in SUITE if name.startswith(("no_step_on_nonfinite", "no_nonfinite_step"))
+    name
+    for name in SUITE
+    if name.startswith(("no_step_on_nonfinite", "no_nonfinite_step"))
 )  # kept by a step that raises
 AT_ANY_DELAY = {"skips_stay_within_budget"}  # T1 is of the newest scale
 OWN = {  # check -> what the package itself promises by a parameter
@@ -79,7 +84,9 @@ OWN = {  # check -> what the package itself promises by a parameter
 def asked(check: ScalerCheck) -> bool:
     """Return whether a check of the suite can run on an adapter, i.e. needs no torch tensors."""
     names = {*check.function.__code__.co_names}
-    uses_tensors = "torch" in names or (TENSORS & names and check.name not in CALLS_DRAWN)
+    uses_tensors = "torch" in names or (
+        TENSORS & names and check.name not in CALLS_DRAWN
+    )
     return {*check.needs} <= HAS and not uses_tensors and check.name not in UNASKED
 
 
@@ -136,11 +143,24 @@ class _Asking:
     """A running check on an adapter, with its minimal falsifying example."""
 
     def __init__(
-        self, adapter: Adapter, check: ScalerCheck, examples: int, subjects: Callable[..., Subject]
+        self,
+        adapter: Adapter,
+        check: ScalerCheck,
+        examples: int,
+        subjects: Callable[..., Subject],
     ) -> None:
-        self.adapter, self.check, self.examples, self.subjects = adapter, check, examples, subjects
+        self.adapter, self.check, self.examples, self.subjects = (
+            adapter,
+            check,
+            examples,
+            subjects,
+        )
         self.failure: Failure | None = None
-        self.seen, self.why_not, self.has_judged = "", "no example could be judged", False
+        self.seen, self.why_not, self.has_judged = (
+            "",
+            "no example could be judged",
+            False,
+        )
 
     def verdict(self) -> Verdict:
         """Run the check and return the outcome."""
@@ -154,20 +174,30 @@ class _Asking:
         return Verdict(result, self.failure, self.seen if self.failure else result.text)
 
     def ask(self) -> None:
-        """Raise BrokenError or RaisedError if the check fails, NotApplicableError if it does not apply."""
+        """Raise BrokenError or RaisedError if the check fails, NotApplicableError if it does not
+        apply.
+        """
         check = self.check
         patience = 2 if check.level == 4 else 1  # a count that has to be saved
         floor = None if "gives_up" in check.needs else FLOOR
-        subject = self.subjects(patience=patience, floor=floor, late=check.name in AT_ANY_DELAY)
+        subject = self.subjects(
+            patience=patience, floor=floor, late=check.name in AT_ANY_DELAY
+        )
         if missing := sorted(subject.unsupported.keys() & {*check.needs}):
             raise NotApplicableError(f"it is without {', '.join(missing)}")
         examples = Examples(self.examples, SEED)
-        self.failure = replace(check, function=self._judged()).falsify(subject, examples)
+        self.failure = replace(check, function=self._judged()).falsify(
+            subject, examples
+        )
         if self.failure is not None:
             error = self.failure.error
             ours = isinstance(error, BrokenError)
-            self.seen = str(error) if ours else f"raised {type(error).__name__}: {error}"
-            raise (BrokenError if ours else RaisedError)(check.message(self.failure, examples))
+            self.seen = (
+                str(error) if ours else f"raised {type(error).__name__}: {error}"
+            )
+            raise (BrokenError if ours else RaisedError)(
+                check.message(self.failure, examples)
+            )
         if not self.has_judged:
             raise NotApplicableError(self.why_not)
 

@@ -16,9 +16,7 @@ _BELOW = (
 )
 _JMP = "reported: https://github.com/google-deepmind/jmp/pull/44"
 _OF_TORCH = ("torch", "torch-sharded", "accelerate", "lightning", "roundpipe")
-_UPDATES_FIRST = (
-    "reported: https://github.com/deepspeedai/DeepSpeed/pull/8588 (a comment of 2026-09-21)"
-)
+_UPDATES_FIRST = "reported: https://github.com/deepspeedai/DeepSpeed/pull/8588 (a comment of 2026-09-21)"
 REPORTS: Mapping[tuple[str, str], str] = {  # (adapter, check) -> addresses
     **{(adapter, check): _TORCH for adapter in _OF_TORCH for check in _BELOW},
     (

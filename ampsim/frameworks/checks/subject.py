@@ -1,7 +1,8 @@
-"""Wraps an adapter as a scaler with torch's names for the conformance suite, with the rule of its dialect.
+"""Wraps an adapter as a scaler with torch's names for the conformance suite, with the rule of its
+dialect.
 
-Fixed constants and bounds of the framework apply. If the framework accepts min_scale and hysteresis, they are checked
-too. If it raises where its dialect raises, the example ends.
+Fixed constants and bounds of the framework apply. If the framework accepts min_scale and
+hysteresis, they are checked too. If it raises where its dialect raises, the example ends.
 """
 
 import json
@@ -126,7 +127,10 @@ class StepAdapter(ScalerAdapter):
 
     def run(self, scaler: Driven, found_inf: Sequence[bool]) -> list[float]:
         delay = self.traits.delay
-        used = [self.iterate(scaler, overflows) for overflows in [*found_inf, *[False] * delay]]
+        used = [
+            self.iterate(scaler, overflows)
+            for overflows in [*found_inf, *[False] * delay]
+        ]
         return [*used, scaler.get_scale()][delay:]
 
     def applied(
@@ -165,7 +169,11 @@ def threshold(rule: Rule) -> float | None:
 
 
 def subject_of(
-    adapter: Adapter, *, patience: int = 1, floor: float | None = FLOOR, late: bool = False
+    adapter: Adapter,
+    *,
+    patience: int = 1,
+    floor: float | None = FLOOR,
+    late: bool = False,
 ) -> Subject:
     """Return an adapter as a subject of the conformance suite.
 
@@ -176,7 +184,11 @@ def subject_of(
         late: Whether to remove the delay of its dialect from the observed scales.
     """
     known, options = fields(adapter), {"min_scale": floor, "hysteresis": patience}
-    asked = {name: value for name, value in options.items() if name in known and value is not None}
+    asked = {
+        name: value
+        for name, value in options.items()
+        if name in known and value is not None
+    }
     rule = followed(adapter, constants(adapter, asked))
     follows = rule or Rule()
     fixed = {
@@ -201,7 +213,9 @@ def subject_of(
     )
 
     def make(rule: Rule) -> Driven:
-        given = constants(adapter, {**{name: getattr(rule, name) for name in CONSTANTS}, **asked})
+        given = constants(
+            adapter, {**{name: getattr(rule, name) for name in CONSTANTS}, **asked}
+        )
         return Driven(adapter, given, followed(adapter, given), frozenset(lacks))
 
     return Subject(make, traits, adapter.name, StepAdapter)
@@ -212,7 +226,11 @@ def fields(adapter: Adapter) -> Mapping[str, str]:
     if not adapter.dialect:
         return {field: name for name, field in adapter.constants.items()}
     known = dialects.ALL[adapter.dialect].parameters
-    return {known[theirs]: name for name, theirs in adapter.constants.items() if theirs in known}
+    return {
+        known[theirs]: name
+        for name, theirs in adapter.constants.items()
+        if theirs in known
+    }
 
 
 def constants(adapter: Adapter, wanted: Mapping[str, Any]) -> dict[str, Any]:
@@ -224,7 +242,11 @@ def constants(adapter: Adapter, wanted: Mapping[str, Any]) -> dict[str, Any]:
         elif each in _of_one_factor(known):
             if each == "growth_factor" or wanted.get("growth_factor", 2.0) == 2.0:
                 given[known["factor"]] = (
-                    value if each == "growth_factor" else 1 / value if value else math.inf
+                    value
+                    if each == "growth_factor"
+                    else 1 / value
+                    if value
+                    else math.inf
                 )
         elif getattr(followed(adapter, {}) or Rule(), each) != value:
             raise UnaskableError(f"{each} is fixed")

@@ -50,7 +50,9 @@ def scaler_not_saved(source: Source, traces: Sequence[Trace]) -> Iterator[ast.AS
     told = set[object]()
     for node in saved_optimizers(source):
         # Each call that saves is told, and of several assignments in a block the first one.
-        statement = next(each for each in source.around(node) if isinstance(each, ast.stmt))
+        statement = next(
+            each for each in source.around(node) if isinstance(each, ast.stmt)
+        )
         block = next(source.around(statement))
         last = statement in getattr(block, "orelse", ())
         place = statement if isinstance(statement, ast.Expr) else (block, last)
@@ -76,7 +78,9 @@ def saved_optimizers(source: Source) -> Iterator[ast.Call]:
         name = called(call)
         given = [*call.args, *(word.value for word in call.keywords)]
         if name == "state_dict" and isinstance(call.func, ast.Attribute):
-            if _is_of_optimizers(source, call, call.func.value) and _is_kept(source, call):
+            if _is_of_optimizers(source, call, call.func.value) and _is_kept(
+                source, call
+            ):
                 yield call
         elif _SAVES.search(name_of(call.func)) and not source.defines(name):
             yield from [call] * any(_is_optimizer(source, part) for part in given)
@@ -92,7 +96,9 @@ def _is_kept(source: Source, state: ast.Call) -> bool:
             return not isinstance(target, ast.Name)
         case ast.Call():
             name = called(inner)
-            named = isinstance(outer, ast.Assign) and isinstance(outer.targets[0], ast.Name)
+            named = isinstance(outer, ast.Assign) and isinstance(
+                outer.targets[0], ast.Name
+            )
             copied = named and not re.search("checkpoint", name, re.I)
             return not copied and name not in ("print", "load_state_dict", "store")
     return True
@@ -107,4 +113,7 @@ def _is_of_optimizers(source: Source, call: ast.Call, owner: ast.expr) -> bool:
 
 
 def _is_optimizer(source: Source, node: ast.AST) -> bool:
-    return isinstance(node, ast.Name | ast.Attribute) and source.kind(name_of(node)) == OPTIMIZER
+    return (
+        isinstance(node, ast.Name | ast.Attribute)
+        and source.kind(name_of(node)) == OPTIMIZER
+    )

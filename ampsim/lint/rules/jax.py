@@ -26,7 +26,11 @@ class ScaledStep(NamedTuple):
 
     def reads(self, name: str) -> list[ast.Name]:
         """Return where the function reads a name."""
-        names = (each for each in self.nodes if isinstance(each, ast.Name) and each.id == name)
+        names = (
+            each
+            for each in self.nodes
+            if isinstance(each, ast.Name) and each.id == name
+        )
         return [each for each in names if isinstance(each.ctx, ast.Load)]
 
 
@@ -37,9 +41,9 @@ def scaled_steps(source: Source) -> Iterator[ScaledStep]:
         nodes = [*ast.walk(function)]
         for node in nodes if _STEPS.search(ast.unparse(function)) else ():
             match node:
-                case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=by)) if _scales(
-                    by
-                ):
+                case ast.Assign(
+                    targets=[ast.Name(id=name)], value=ast.Call(func=by)
+                ) if _scales(by):
                     makers.add(name)
                 case ast.Assign(
                     targets=[ast.Tuple(elts=[scale, ast.Name() as flag, _, _])],
@@ -79,10 +83,18 @@ def new_scale_ignored(source: Source, traces: Sequence[Trace]) -> Iterator[ast.A
     """Yield the new dynamic scales that no later step uses."""
     for step in scaled_steps(source):
         loops = [
-            node for node in source.around(step.scale) if isinstance(node, ast.For | ast.While)
+            node
+            for node in source.around(step.scale)
+            if isinstance(node, ast.For | ast.While)
         ]
-        if isinstance(step.scale, ast.Name) and not loops:  # whose next iteration reads it
-            reads = [each for each in step.reads(step.scale.id) if each.lineno > step.scale.lineno]
+        if (
+            isinstance(step.scale, ast.Name) and not loops
+        ):  # whose next iteration reads it
+            reads = [
+                each
+                for each in step.reads(step.scale.id)
+                if each.lineno > step.scale.lineno
+            ]
             if not any(_keeps(source, read) for read in reads):
                 yield step.scale
 
@@ -96,7 +108,9 @@ def _keeps(source: Source, read: ast.Name) -> bool:
                 return False
             case ast.If(test=test) | ast.IfExp(test=test):
                 return part is not test
-            case ast.Expr(value=ast.Call() as call):  # a state that is no value of anything
+            case ast.Expr(
+                value=ast.Call() as call
+            ):  # a state that is no value of anything
                 return called(call) != "replace"
             case ast.stmt():
                 return True

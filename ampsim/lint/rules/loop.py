@@ -11,9 +11,13 @@ from ampsim.lint.source import Function, Source
 _LOOPS = ast.For | ast.AsyncFor | ast.While
 
 
-def scaler_recreated_in_loop(source: Source, traces: Sequence[Trace]) -> Iterator[ast.AST]:
+def scaler_recreated_in_loop(
+    source: Source, traces: Sequence[Trace]
+) -> Iterator[ast.AST]:
     """Yield the scalers that are made again while an optimizer of outside trains."""
-    stepped = {loop for trace in traces for step in trace.of("step") for loop in step.loops}
+    stepped = {
+        loop for trace in traces for step in trace.of("step") for loop in step.loops
+    }
     entered = [pair for trace in traces for pair in trace.entered]
     for made in source.calls:
         if "GradScaler" not in called(made):
@@ -21,9 +25,18 @@ def scaler_recreated_in_loop(source: Source, traces: Sequence[Trace]) -> Iterato
         around = [*source.around(made)]
         repeats = [node for node in around if node in stepped]
         function = next((node for node in around if isinstance(node, Function)), None)
-        if function and not repeats and _trains_a_given_optimizer(source, function, stepped):
+        if (
+            function
+            and not repeats
+            and _trains_a_given_optimizer(source, function, stepped)
+        ):
             calls = [call for call, other in entered if other is function]
-            repeats = [loop for call in calls for loop in source.around(call) if loop in stepped]
+            repeats = [
+                loop
+                for call in calls
+                for loop in source.around(call)
+                if loop in stepped
+            ]
             # A function that is named for an epoch is called once per epoch, by another file.
             if re.search("epoch(?!s)", function.name):
                 repeats.append(function)
@@ -31,7 +44,9 @@ def scaler_recreated_in_loop(source: Source, traces: Sequence[Trace]) -> Iterato
             yield made
 
 
-def _trains_a_given_optimizer(source: Source, function: Function, stepped: set[ast.AST]) -> bool:
+def _trains_a_given_optimizer(
+    source: Source, function: Function, stepped: set[ast.AST]
+) -> bool:
     names = [arg.arg for arg in (*function.args.args, *function.args.kwonlyargs)]
     given = any("optim" in name or name == "self" for name in names)
     trains = not stepped.isdisjoint(function.body)
@@ -39,7 +54,9 @@ def _trains_a_given_optimizer(source: Source, function: Function, stepped: set[a
 
 
 def _makes_an_optimizer(source: Source, scope: ast.AST) -> bool:
-    names = (node for node in ast.walk(scope) if isinstance(node, ast.Name | ast.Attribute))
+    names = (
+        node for node in ast.walk(scope) if isinstance(node, ast.Name | ast.Attribute)
+    )
     stored = (name_of(node) for node in names if isinstance(node.ctx, ast.Store))
     return OPTIMIZER in map(source.kind, stored)
 
@@ -70,7 +87,11 @@ def _window_steps(
     """Yield the steps that wait for an index to fill a window, each with this condition."""
     for trace in traces:
         for step in trace.of("step"):
-            tests = [node.test for node in source.around(step.node) if isinstance(node, ast.If)]
+            tests = [
+                node.test
+                for node in source.around(step.node)
+                if isinstance(node, ast.If)
+            ]
             for test in [each for each in tests if _remainders(each)][:1]:
                 yield trace, step, test
 
@@ -85,7 +106,9 @@ def _is_or_the_end(test: ast.AST) -> bool:
     """Return whether a condition is ``i % window == 0 or i == len(...)``, or the like."""
     if not (isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or)):
         return False
-    index = {word for rest in _remainders(test) for word in words_in(rest.left)} - {"self"}
+    index = {word for rest in _remainders(test) for word in words_in(rest.left)} - {
+        "self"
+    }
     for part in test.values:
         words = {*words_in(part)} - {"self"}
         compares = isinstance(part, ast.Compare) and "%" not in words
@@ -101,6 +124,8 @@ def _divided_by(node: ast.AST) -> str:
             ast.BinOp(op=ast.Div(), left=loss, right=by)
             | ast.AugAssign(op=ast.Div(), target=loss, value=by)
         ):
-            losses = isinstance(loss, ast.Call) or re.search("loss|cost", ast.unparse(loss), re.I)
+            losses = isinstance(loss, ast.Call) or re.search(
+                "loss|cost", ast.unparse(loss), re.I
+            )
             return ast.unparse(by) if losses else ""
     return ""

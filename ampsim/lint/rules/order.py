@@ -8,7 +8,9 @@ from ampsim.lint.names import called, has, leaf, name_of
 from ampsim.lint.source import Source
 
 _HALVES = ("first_step", "second_step")  # of SAM, which scaler.step() does not call
-_MEASURES = re.compile(r"^(norm|vector_norm|get_total_norm|clamp_?|clip_|square|histogram|histc)$")
+_MEASURES = re.compile(
+    r"^(norm|vector_norm|get_total_norm|clamp_?|clip_|square|histogram|histc)$"
+)
 
 
 def scheduler_steps_on_skip(source: Source, trace: Trace, each: Event) -> bool:
@@ -36,7 +38,9 @@ def average_updates_on_skip(source: Source, trace: Trace, each: Event) -> bool:
 
 def skip_detected_by_equality(source: Source, trace: Trace, event: Event) -> bool:
     """Return whether a schedule or an average waits for two scales to be equal."""
-    return any(guard.asks and guard.words >= {"get_scale", "=="} for guard in event.guards)
+    return any(
+        guard.asks and guard.words >= {"get_scale", "=="} for guard in event.guards
+    )
 
 
 def clip_before_unscale(source: Source, trace: Trace, clip: Event) -> bool:
@@ -56,7 +60,9 @@ def clip_before_unscale(source: Source, trace: Trace, clip: Event) -> bool:
     changes = trace.of("grad", after=start, before=clip, beside=clip)
     if any(has(change.words, "scal") for change in changes):
         return False
-    return not trace.of("unscale", "step", "bare", after=start, before=clip, beside=clip)
+    return not trace.of(
+        "unscale", "step", "bare", after=start, before=clip, beside=clip
+    )
 
 
 def scaled_gradients_read(source: Source, trace: Trace, each: Event) -> bool:
@@ -73,7 +79,9 @@ def scaled_gradients_read(source: Source, trace: Trace, each: Event) -> bool:
     targets = map(name_of, getattr(each.node, "targets", ()))
     divisor = "|".join(["scale", *(f"^{name}$" for name in targets)])
     changes = [change.words for change in trace.of("grad", after=each, before=later[0])]
-    allows_for_it = has(each.words, "scale") or has(frozenset().union(*changes), divisor)
+    allows_for_it = has(each.words, "scale") or has(
+        frozenset().union(*changes), divisor
+    )
     return bool(trace.still_scaled(each)) and not allows_for_it
 
 

@@ -20,14 +20,18 @@ UNKNOWN = "unknown"
 _SPELLINGS = {
     FP16: re.compile(r"(torch\.)?(float16|half)|fp16|16|16-mixed|16-true|FP16", re.I),
     BF16: re.compile(r"(torch\.)?bfloat16|bf16|bf16-mixed|bf16-true", re.I),
-    FP32: re.compile(r"(torch\.)?(float32|float|double|float64)|fp32|tf32|32|32-true|no", re.I),
+    FP32: re.compile(
+        r"(torch\.)?(float32|float|double|float64)|fp32|tf32|32|32-true|no", re.I
+    ),
 }
 _HAS_SCALER = re.compile(
     r"Scaler\(|scaler[.(]|scale_loss|loss_scale|deepspeed|colossalai|accelerat|fabric|lightning|"
     r"apex",
     re.I,
 )
-_TURNS = ast.Not | ast.NotEq | ast.IsNot | ast.NotIn | ast.IfExp | ast.Call  # in a condition
+_TURNS = (
+    ast.Not | ast.NotEq | ast.IsNot | ast.NotIn | ast.IfExp | ast.Call
+)  # in a condition
 _NO_GRADIENTS = re.compile("no_grad|inference_mode")
 
 
@@ -51,7 +55,9 @@ def dtypes_of(source: Source, node: ast.AST | None, depth: int = 3) -> frozenset
 
 
 def _dtypes_named(text: str) -> frozenset[str]:
-    named = {dtype for dtype, spelling in _SPELLINGS.items() if spelling.fullmatch(text)}
+    named = {
+        dtype for dtype, spelling in _SPELLINGS.items() if spelling.fullmatch(text)
+    }
     return frozenset(named or {UNKNOWN})
 
 
@@ -79,8 +85,12 @@ def scaler_with_bfloat16(source: Source, traces: Sequence[Trace]) -> Iterator[as
         given = {word.arg: word.value for word in made.keywords}
         enabled = given.get("enabled", ast.Constant(value=True))
         always = isinstance(enabled, ast.Constant) and enabled.value is True
-        chosen = any(isinstance(node, ast.If | ast.IfExp) for node in source.around(made))
-        if (always and only_bfloat16 and not chosen) or _asks_for_bfloat16(source, enabled):
+        chosen = any(
+            isinstance(node, ast.If | ast.IfExp) for node in source.around(made)
+        )
+        if (always and only_bfloat16 and not chosen) or _asks_for_bfloat16(
+            source, enabled
+        ):
             yield made
     if only_bfloat16 and not scalers:
         for trace in traces:
@@ -90,7 +100,9 @@ def scaler_with_bfloat16(source: Source, traces: Sequence[Trace]) -> Iterator[as
 def _asks_for_bfloat16(source: Source, enabled: ast.expr) -> bool:
     """Return whether a condition holds under bfloat16, as ``dtype == "bfloat16"`` does."""
     parts = [enabled, *source.assigned.get(leaf(name_of(enabled)), ())]
-    asks = [each for each in parts if any(map(_SPELLINGS[BF16].search, source.words(each)))]
+    asks = [
+        each for each in parts if any(map(_SPELLINGS[BF16].search, source.words(each)))
+    ]
     # A device that supports bfloat16 need not compute in it, so a call is not certain.
     turned = any(isinstance(part, _TURNS) for each in asks for part in ast.walk(each))
     return len(asks) == 1 and not turned
@@ -101,10 +113,16 @@ def autocast_without_scaler(source: Source, trace: Trace, autocast: Event) -> bo
     if _HAS_SCALER.search(source.text) or not isinstance(autocast.node, ast.Call):
         return False
     around = [*source.around(autocast.node)]
-    blocks = [ast.unparse(each) for each in around if isinstance(each, ast.With | ast.FunctionDef)]
+    blocks = [
+        ast.unparse(each)
+        for each in around
+        if isinstance(each, ast.With | ast.FunctionDef)
+    ]
     if any(_NO_GRADIENTS.search(block.partition(":\n")[0]) for block in blocks):
         return False
-    named = any(isinstance(node, ast.Assign) for node in around)  # and used further inside
+    named = any(
+        isinstance(node, ast.Assign) for node in around
+    )  # and used further inside
     for each in trace.of("backward", after=autocast, beside=autocast):
         if each.on == "plain" and (named or each.loops == autocast.loops):
             stepped = trace.of("bare", after=each, beside=each)
@@ -118,7 +136,9 @@ def unused_scaler(source: Source, traces: Sequence[Trace]) -> Iterator[ast.AST]:
     Another file may use a name of a module, or the attribute of an object, unless the file is a
     script.
     """
-    names = [part for part in source.nodes if isinstance(part, ast.Name | ast.Attribute)]
+    names = [
+        part for part in source.nodes if isinstance(part, ast.Name | ast.Attribute)
+    ]
     states = {*source.owners_of("state_dict"), *source.owners_of("load_state_dict")}
     tests = {each.test for each in source.nodes if isinstance(each, ast.If)}
     for made, name in source.scalers():
@@ -126,5 +146,9 @@ def unused_scaler(source: Source, traces: Sequence[Trace]) -> Iterator[ast.AST]:
         used = [part for part in own if isinstance(part.ctx, ast.Load)]
         inside = any(isinstance(node, Function) for node in source.around(made))
         local = inside and all(isinstance(part, ast.Name) for part in own)
-        if own and (local or "__main__" in source.text) and not {*used} - states - tests:
+        if (
+            own
+            and (local or "__main__" in source.text)
+            and not {*used} - states - tests
+        ):
             yield made

@@ -48,7 +48,13 @@ class SkipColumn:
     """
 
     def __init__(
-        self, series: Series, skipped: Any, spans: Any, *, is_flag: bool = False, ahead: int = 1
+        self,
+        series: Series,
+        skipped: Any,
+        spans: Any,
+        *,
+        is_flag: bool = False,
+        ahead: int = 1,
     ) -> None:
         self.series, self.is_flag, self.ahead = series, is_flag, ahead
         self.skipped: Floats = np.asarray(skipped, np.float64)
@@ -62,7 +68,9 @@ class SkipColumn:
         columns = first[rows], steps[rows], self.skipped[rows], self.series.lines[rows]
         return [
             Skip(low, high, int(count), scales.get(line, math.nan), line)
-            for low, high, count, line in zip(*(column.tolist() for column in columns), strict=True)
+            for low, high, count, line in zip(
+                *(column.tolist() for column in columns), strict=True
+            )
         ]
 
     def share(self) -> tuple[float, float] | None:
@@ -76,8 +84,12 @@ class SkipColumn:
         return float(skipped.sum()), float(spans.sum())
 
     def tail(self) -> tuple[Series, int, int] | None:
-        """Return the numbers, the row from which on each step was skipped, and how many steps these are at least."""
-        count = equal_at_end(self.skipped == self.spans, 1)  # more is no count of these steps
+        """Return the numbers, the row from which on each step was skipped, and how many steps these
+        are at least.
+        """
+        count = equal_at_end(
+            self.skipped == self.spans, 1
+        )  # more is no count of these steps
         row = len(self.spans) - count
         known = max(row, 0 if self.is_flag else 1)
         return (self.series, row, int(self.spans[known:].sum())) if count else None
@@ -117,7 +129,12 @@ class Evidence:
             for each in flags
         ]
         self.counters = [_counter(each) for each in counts if each not in flags]
-        numbers = [*self.losses, *self.scales, *counts, *([self.norm] if self.norm else [])]
+        numbers = [
+            *self.losses,
+            *self.scales,
+            *counts,
+            *([self.norm] if self.norm else []),
+        ]
         self.end = max((int(each.lines[-1]) for each in numbers), default=0)
         self.scale = max(self.scales, key=self._telling, default=None)
 
@@ -126,7 +143,9 @@ class Evidence:
         longest = max(map(len, self.losses), default=0)
         # A norm that is printed beside overflows only says nothing of the other steps.
         often = [each for each in norms if len(each.finite) or 3 * len(each) >= longest]
-        return max(often, key=lambda each: ("grad" in each.name, len(each)), default=None)
+        return max(
+            often, key=lambda each: ("grad" in each.name, len(each)), default=None
+        )
 
     def _scales_in_events(self) -> Series:
         scales = Series(MESSAGES, "scale")
@@ -138,7 +157,11 @@ class Evidence:
 
     def _telling(self, scale: Series) -> tuple[bool, bool, int]:
         """Return what a scale is chosen by: it reaches the end, it changes, it is long."""
-        return bool(scale.lines[-1] >= 0.7 * self.end), bool(np.ptp(scale.finite)), len(scale)
+        return (
+            bool(scale.lines[-1] >= 0.7 * self.end),
+            bool(np.ptp(scale.finite)),
+            len(scale),
+        )
 
     def kind(self, *kinds: str) -> list[Event]:
         """Return the events of some kinds."""
@@ -152,7 +175,9 @@ class Evidence:
     @property
     def has_static_scale(self) -> bool:
         """Whether a scale has the same value on all of at least 3 records."""
-        return any(len(scale) >= 3 and not np.ptp(scale.values) for scale in self.scales)
+        return any(
+            len(scale) >= 3 and not np.ptp(scale.values) for scale in self.scales
+        )
 
     # ---- skipped steps
 
@@ -166,16 +191,24 @@ class Evidence:
         most = max(columns, key=lambda column: column.total, default=None)
         if most is None or most.total < len(reported):
             return reported
-        on_line = zip(scale.lines.tolist(), scale.values.tolist(), strict=True) if scale else ()
+        on_line = (
+            zip(scale.lines.tolist(), scale.values.tolist(), strict=True)
+            if scale
+            else ()
+        )
         return most.skips(dict(on_line) if most.is_flag else {})
 
     @cached_property
     def skips_at_least(self) -> int:
         """How many steps were skipped at least."""
-        least = max((column.total for column in [*self.counters, *self.flags]), default=0)
+        least = max(
+            (column.total for column in [*self.counters, *self.flags]), default=0
+        )
         if least and all(column.series.steps_increase for column in self.counters):
             return least  # a counter of one scaler knows better than sentences, which ranks repeat
-        return max(least, self._reported_at_least()) or sum(skip.count for skip in self.skips)
+        return max(least, self._reported_at_least()) or sum(
+            skip.count for skip in self.skips
+        )
 
     def _reported_at_least(self) -> int:
         """Return how many skips there are at least if each rank may report each of them."""
@@ -195,12 +228,18 @@ class Evidence:
     def has_sum_loss(self) -> bool:
         """Whether the loss is large, as a sum over many terms is; such a loss needs a low scale."""
         loss = self.loss
-        return loss is not None and len(loss.finite) > 0 and bool(np.median(loss.finite) > 100)
+        return (
+            loss is not None
+            and len(loss.finite) > 0
+            and bool(np.median(loss.finite) > 100)
+        )
 
     def _reported_skips(self) -> list[Skip]:
         """Return one skip for each sentence, between the steps of the records around it."""
         columns = [column.series for column in self.counters]
-        records = max([*self.losses, *self.scales, *columns], key=len, default=Series("", ""))
+        records = max(
+            [*self.losses, *self.scales, *columns], key=len, default=Series("", "")
+        )
         steps = np.append(records.steps, math.nan)
         skips = []
         for event in self.kind("skip"):
@@ -230,7 +269,9 @@ class Evidence:
 
     def _reports_beside(self, records: Series) -> SkipColumn:
         """Return the sentences in front of each record, by record."""
-        rows = np.searchsorted(records.lines, [event.line for event in self.kind("skip")])
+        rows = np.searchsorted(
+            records.lines, [event.line for event in self.kind("skip")]
+        )
         skipped = np.bincount(rows, minlength=len(records) + 1)[:-1]
         return SkipColumn(records, skipped, np.diff(records.steps, prepend=-1.0))
 
@@ -246,7 +287,11 @@ def _training_losses(losses: list[Series]) -> list[Series]:
     longest = max(map(len, losses), default=0)
     long = [series for series in losses if len(series) >= 0.3 * longest]
     main = [series for series in long if _MAIN_LOSS.search(series.name)]
-    if main or len(long) <= 3 or not any(math.isfinite(series.values[-1]) for series in long):
+    if (
+        main
+        or len(long) <= 3
+        or not any(math.isfinite(series.values[-1]) for series in long)
+    ):
         return main or long
     return long[:1]
 
@@ -260,9 +305,13 @@ def _counts(series: Series) -> Series:
 def _is_flag(series: Series, history: History) -> bool:
     """Return whether numbers say of each record whether its step was skipped."""
     # A total that ends at 1 and a flag look alike; a flag falls back to 0.
-    falls_back = bool(np.isin(series.values, (0, 1)).all() and (np.diff(series.values) < 0).any())
+    falls_back = bool(
+        np.isin(series.values, (0, 1)).all() and (np.diff(series.values) < 0).any()
+    )
     return (
-        history.recorded or "overflow" in series.name or (series.name == "skipped" and falls_back)
+        history.recorded
+        or "overflow" in series.name
+        or (series.name == "skipped" and falls_back)
     )
 
 
@@ -324,21 +373,31 @@ def equal_at_end(values: npt.NDArray[np.generic], value: float) -> int:
 def falls(values: Floats) -> float:
     """Return by what share of its first level a loss fell; 0 if by no more than its noise.
 
-    The level at the end is the median of the last quarter. The first level is the median of the first quarter, or of
-    the first records, if the loss fell soon and then stayed low.
+    The level at the end is the median of the last quarter. The first level is the median of the
+    first quarter, or of the first records, if the loss fell soon and then stayed low.
     """
     if len(values) < 3:
         return 0.0
     quarter, soon = max(1, len(values) // 4), max(1, len(values) // 20)
     early, late = values[:quarter], values[-quarter:]
-    level, first, end = (float(np.median(part)) for part in (early, values[:soon], late))
-    noise, late_noise = (float(np.median(np.abs(part - np.median(part)))) for part in (early, late))
+    level, first, end = (
+        float(np.median(part)) for part in (early, values[:soon], late)
+    )
+    noise, late_noise = (
+        float(np.median(np.abs(part - np.median(part)))) for part in (early, late)
+    )
     # The quarters of a short log have too few numbers to show their noise.
-    least = 0.02 * abs(level) if len(values) < 12 else max(0.002 * abs(level), 0.5 * noise)
+    least = (
+        0.02 * abs(level) if len(values) < 12 else max(0.002 * abs(level), 0.5 * noise)
+    )
     if level - end > least:
         return (level - end) / max(abs(level), 1e-300)
     fall = first - end
-    return fall / abs(first) if fall > max(0.05 * abs(first), 3 * late_noise, 1e-300) else 0.0
+    return (
+        fall / abs(first)
+        if fall > max(0.05 * abs(first), 3 * late_noise, 1e-300)
+        else 0.0
+    )
 
 
 def last_descent(scale: Series) -> int:

@@ -52,7 +52,9 @@ class Finding:
 @cache
 def table() -> dict[str, Any]:
     """Return ``findings.toml``: finding -> what is true of each finding of this id."""
-    return tomllib.loads(Path(__file__).with_name("findings.toml").read_text(encoding="utf-8"))
+    return tomllib.loads(
+        Path(__file__).with_name("findings.toml").read_text(encoding="utf-8")
+    )
 
 
 def make(
@@ -88,13 +90,16 @@ def make(
     )
     actions = [shared.get(each, each) for each in row.get("actions", ())]
     place = values.get("restart", finding.place)  # of what began earlier than it shows
-    return replace(finding, actions=tuple(action.format(place=place) for action in actions))
+    return replace(
+        finding, actions=tuple(action.format(place=place) for action in actions)
+    )
 
 
 def at(series: Series, row: int, identifier: str, **options: Any) -> Finding:
     """Return a finding that begins at a number of a series; see `make`.
 
-    The message may name the series, the place, and the numbers from there on: {name}, {place}, {records}, {total}.
+    The message may name the series, the place, and the numbers from there on: {name}, {place},
+    {records}, {total}.
     """
     fields = {
         "name": series.name,
@@ -107,7 +112,9 @@ def at(series: Series, row: int, identifier: str, **options: Any) -> Finding:
 
 
 def of_events(events: list[Event], identifier: str, **options: Any) -> Finding:
-    """Return a finding that sentences of the log show; see `make`. The message may name {times} and {line}."""
+    """Return a finding that sentences of the log show; see `make`. The message may name {times} and
+    {line}.
+    """
     first = events[0]
     fields = {"times": len(events), "line": first.line, **options}
     return make(identifier, [event.line for event in events], first.step, **fields)
@@ -119,9 +126,13 @@ def _text(value: float | str) -> str:
     return f"{value:,}" if isinstance(value, int) else number_text(value)
 
 
-def first(function: Callable[[Any], Finding | None], candidates: Iterable[Any]) -> Finding | None:
+def first(
+    function: Callable[[Any], Finding | None], candidates: Iterable[Any]
+) -> Finding | None:
     """Return the first finding that a function makes of some candidates."""
-    return next((result for each in candidates if (result := function(each)) is not None), None)
+    return next(
+        (result for each in candidates if (result := function(each)) is not None), None
+    )
 
 
 def number_text(value: float) -> str:

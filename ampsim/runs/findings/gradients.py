@@ -12,7 +12,11 @@ from ampsim.runs.read.history import Series
 def norm_not_finite(run: Evidence) -> Finding | None:
     """The gradient norm is NaN or infinite up to the end of the log."""
     norm, count = run.norm, lost_at_end(run.norm)
-    if norm is None or not count or (run.scale is not None and not is_halved(run.scale.values)):
+    if (
+        norm is None
+        or not count
+        or (run.scale is not None and not is_halved(run.scale.values))
+    ):
         return None  # a scale that is no power of two is a mean, and one step makes a mean infinite
     row = len(norm) - count
     # A scaler that searches its first scale has infinite norms, too.
@@ -40,13 +44,21 @@ def norm_zero(run: Evidence) -> Finding | None:
     loss = run.loss.finite if run.loss is not None else np.array([])
     moves = len(loss) >= 3 and float(np.ptp(loss)) > 0.01 * abs(float(np.median(loss)))
     zeros = int((norm.values == 0).sum())
-    identifier = "norm-underflows" if scale is not None and scale.values[-1] <= 16 else "norm-zero"
-    return at(norm, 0, identifier, severity="warning" if moves else "problem", records=zeros)
+    identifier = (
+        "norm-underflows"
+        if scale is not None and scale.values[-1] <= 16
+        else "norm-zero"
+    )
+    return at(
+        norm, 0, identifier, severity="warning" if moves else "problem", records=zeros
+    )
 
 
 def carries_scale(run: Evidence) -> Finding | None:
     """A norm or a loss moves with the loss scale, or against it."""
-    pairs = [(each, scale) for each in (run.norm, run.loss) if each for scale in run.scales]
+    pairs = [
+        (each, scale) for each in (run.norm, run.loss) if each for scale in run.scales
+    ]
     for series, scale in pairs:
         slope = _slope(scale, series)
         if slope > 0:
@@ -69,7 +81,10 @@ def _slope(scale: Series, series: Series) -> int:
     slope = float((moves * jumps).sum() / (moves**2).sum())
     noise = float(np.median(np.abs(jumps[moves == 0])))
     residual = levels - round(slope) * logs
-    spread, reach = float(np.median(np.abs(residual - np.median(residual)))), float(np.ptp(logs))
+    spread, reach = (
+        float(np.median(np.abs(residual - np.median(residual)))),
+        float(np.ptp(logs)),
+    )
     noisy = 4 * noise > math.sqrt(changes) or 3 * max(spread, 0.05) > reach
     # One or two changes are enough only if the series hardly moves otherwise.
     too_few = changes < 3 and (spread > 0.05 * reach or len(logs) < 40)

@@ -10,7 +10,9 @@ from ampsim.runs.read.error_texts import error_by_id
 def known_error(run: Evidence) -> Finding | None:
     """A known error stands at the end of the log, or a known warning anywhere."""
     last = {identifier: (line, text) for line, identifier, text in run.history.errors}
-    known = [_known(run, identifier, *last[identifier]) for identifier in reversed(last)]
+    known = [
+        _known(run, identifier, *last[identifier]) for identifier in reversed(last)
+    ]
     return min(filter(None, known), key=lambda each: each.severity, default=None)
 
 
@@ -26,7 +28,13 @@ def _known(run: Evidence, identifier: str, line: int, text: str) -> Finding | No
     severity = "warning" if kind == "warning" else "problem"
     identifier, actions = f"{kind}-{identifier}", (row["fix"],)
     return Finding(
-        identifier, severity, "proved", message, (line,), cause=row["cause"], actions=actions
+        identifier,
+        severity,
+        "proved",
+        message,
+        (line,),
+        cause=row["cause"],
+        actions=actions,
     )
 
 
@@ -48,7 +56,9 @@ def reported(run: Evidence) -> Finding | None:
     events, (identifier, enough) = run.kind(kind), REPORTS[kind]
     contradicted = enough > 1 and run.finite_losses_after(events[-1].line) > 0
     if kind == "unguarded":
-        contradicted = run.loss is None or len(run.loss) < 6 or falls(run.loss.finite) > 0.05
+        contradicted = (
+            run.loss is None or len(run.loss) < 6 or falls(run.loss.finite) > 0.05
+        )
     certain = len(events) >= enough or (not run.losses and kind == "bad-loss")
     severity = "problem" if certain and not contradicted else "warning"
     text = events[0].text[:90]

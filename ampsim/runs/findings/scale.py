@@ -34,7 +34,9 @@ def never_stepped(run: Evidence) -> Finding | None:
     norm, scale = run.norm, run.scale
     norm_lost = norm is not None and bool(lost(norm.values).all())
     if norm is not None and norm_lost and run.rates and not run.rates[0].values.any():
-        why = "the gradient norm is not finite on each record, and the learning rate is 0"
+        why = (
+            "the gradient norm is not finite on each record, and the learning rate is 0"
+        )
         return at(norm, 0, "never-stepped", why=why)
     # A search for a first scale skips steps, too.
     enough = 6 if run.has_static_scale else 41 if run.scales else 16
@@ -52,7 +54,9 @@ def never_stepped(run: Evidence) -> Finding | None:
     if not (scale.steps[0] <= 1 and scale.steps[fallen] <= scale.steps[0] + fallen):
         return None  # steps between the records, or before them, may have been taken
     what = "no loss" if loss_lost else "no gradient norm"
-    why = f"the loss scale fell {fallen} times without a rise, and {what} is finite there"
+    why = (
+        f"the loss scale fell {fallen} times without a rise, and {what} is finite there"
+    )
     return at(scale, 0, "never-stepped", why=why)
 
 
@@ -75,12 +79,16 @@ def _collapse(run: Evidence, scale: Series) -> Finding | None:
     top, end, highest = float(tail[0]), float(tail[-1]), float(scale.finite.max())
     fallen = int((np.diff(tail) < 0).sum())
     # A first search ends; what falls later, or after a rise, is no search.
-    settled = bool((np.diff(scale.values) > 0).any()) or start > max(8, 0.1 * len(scale))
+    settled = bool((np.diff(scale.values) > 0).any()) or start > max(
+        8, 0.1 * len(scale)
+    )
     if run.finite_losses_after(int(scale.lines[-1])) >= 3:
         settled = False
     collapsed = (
         0 < end < SUM_SCALE and (highest > 1 or end <= TINY_SCALE),
-        end == 0 and (scale.name == MESSAGES or highest > 0) and not _is_rounded(run, scale),
+        end == 0
+        and (scale.name == MESSAGES or highest > 0)
+        and not _is_rounded(run, scale),
         settled and fallen >= 3 and halvings(top, end) >= 12,
         # A scale that was stable falls on the last records, one halving after the other.
         settled and fallen >= 8 and (np.diff(tail[-3:]) < 0).all(),
@@ -90,7 +98,9 @@ def _collapse(run: Evidence, scale: Series) -> Finding | None:
     row = int(np.flatnonzero(scale.values >= max(top, highest / 4))[-1])
     level = "proved" if end < 2.0**-24 else "likely"
     begin, last = float(scale.values[row]), scale.place(-1)
-    return at(scale, row, "scale-collapse", level=level, begin=begin, end=end, last=last)
+    return at(
+        scale, row, "scale-collapse", level=level, begin=begin, end=end, last=last
+    )
 
 
 def _is_rounded(run: Evidence, scale: Series) -> bool:
@@ -105,7 +115,9 @@ def scale_at_minimum(run: Evidence) -> Finding | None:
     """The loss scale is at its minimum, and steps still overflow."""
     skips = [event for event in run.kind("skip") if "hysteresis" not in event.text]
     stuck = [event for event in skips if event.before == event.after > 0]
-    events = run.kind("minimum") or stuck * (len(stuck) > 1 and stuck[-2:] == skips[-2:])
+    events = run.kind("minimum") or stuck * (
+        len(stuck) > 1 and stuck[-2:] == skips[-2:]
+    )
     if events and run.finite_losses_after(events[-1].line) < 5:
         words = "its minimum, as the program reports"
         return of_events(events, "scale-at-minimum", level="proved", value=words)
@@ -129,7 +141,12 @@ def static_scale_overflows(run: Evidence) -> Finding | None:
 
 def _static_overflows(run: Evidence, scale: Series) -> Finding | None:
     value, middle = float(scale.values[0]), 0.5 * run.end
-    if len(scale) < 5 or (scale.values != value).any() or value <= 1 or scale.name == MESSAGES:
+    if (
+        len(scale) < 5
+        or (scale.values != value).any()
+        or value <= 1
+        or scale.name == MESSAGES
+    ):
         return None
     reports = sum(event.line > middle for event in run.kind("skip"))
     norm_lost = run.norm is not None and int(lost(run.norm.values[-6:]).sum()) >= 5
@@ -161,7 +178,9 @@ def _low(run: Evidence, scale: Series) -> Finding | None:
     if not 0 < end < 1 or highest <= end:
         return None
     lowest = int(np.nanargmin(scale.values))
-    goes_on = scale.name == MESSAGES and run.finite_losses_after(int(scale.lines[-1])) >= 3
+    goes_on = (
+        scale.name == MESSAGES and run.finite_losses_after(int(scale.lines[-1])) >= 3
+    )
     goes_on = goes_on or bool((scale.values[lowest:] > scale.values[lowest]).any())
     severity = "problem" if highest >= 2 and not goes_on else "warning"
     row = len(scale) - 1
@@ -175,7 +194,9 @@ def scale_endless_growth(run: Evidence) -> Finding | None:
 
 def _endless(run: Evidence, scale: Series) -> Finding | None:
     norm, begin, end = run.norm, float(scale.values[0]), float(scale.values[-1])
-    zero = any(each is not None and not each.values[-5:].any() for each in (norm, run.loss))
+    zero = any(
+        each is not None and not each.values[-5:].any() for each in (norm, run.loss)
+    )
     if end < (2.0**31 if zero else ENDLESS):
         return None
     tiny = norm is not None and bool(np.median(norm.finite) < 1e-6)
@@ -188,7 +209,10 @@ def skips_too_often(run: Evidence) -> Finding | None:
     skipped, steps = run.skip_share or (0.0, 0.0)
     # A growth interval of 20 steps skips about 5 % of them; few skips are no rate.
     often = 0.055 if run.counts_exactly and skipped >= 50 else 0.08
-    if not 5 <= skipped <= steps or skipped <= (often if skipped >= 10 else 0.2) * steps:
+    if (
+        not 5 <= skipped <= steps
+        or skipped <= (often if skipped >= 10 else 0.2) * steps
+    ):
         return None
     is_search_possible = skipped < 33 and skipped <= max(10, steps / 2)
     if is_search_possible and (not run.scales or any(map(is_search, run.scales))):
@@ -196,7 +220,9 @@ def skips_too_often(run: Evidence) -> Finding | None:
     level = "proved" if run.counts_exactly else "likely"
     share = f"{100 * skipped / steps:.0f}"
     skipped, steps = int(skipped), int(steps)
-    return make("skips-too-often", level=level, share=share, skipped=skipped, steps=steps)
+    return make(
+        "skips-too-often", level=level, share=share, skipped=skipped, steps=steps
+    )
 
 
 def is_search(scale: Series) -> bool:
@@ -215,6 +241,10 @@ def skipped_steps(run: Evidence) -> Finding | None:
         return None
     skip, count = run.skips[0], run.skips_at_least
     exact = "" if run.counts_exactly else "at least "
-    where = "" if math.isnan(skip.last) else f"; the first is at most step {skip.last:.0f}"
+    where = (
+        "" if math.isnan(skip.last) else f"; the first is at most step {skip.last:.0f}"
+    )
     lines = [each.line for each in run.skips]
-    return make("skipped-steps", lines, skip.last, exact=exact, skips=count, where=where)
+    return make(
+        "skipped-steps", lines, skip.last, exact=exact, skips=count, where=where
+    )

@@ -24,14 +24,20 @@ def split_runs(history: History) -> list[History]:
         return [history]
     numbered = np.flatnonzero(np.isfinite(main.steps))
     back = np.flatnonzero(main.steps[numbered][1:] <= main.steps[numbered][:-1] / 2) + 1
-    rows = {*numbered[back].tolist(), *np.searchsorted(main.lines, history.starts).tolist()}
+    rows = {
+        *numbered[back].tolist(),
+        *np.searchsorted(main.lines, history.starts).tolist(),
+    }
     rows -= {0, len(main)}
     starts, begins = [0], dict[int, bool | None]()
     for row in sorted(rows):
         begins[row] = _begins(main, starts[-1], row) if main.role == "loss" else None
         starts += [row] * (begins[row] is True)
     if False not in begins.values() and len(rows) < MOST_RUNS:
-        starts = [0, *sorted(rows)]  # no loss goes on, so these steps are not those of an epoch
+        starts = [
+            0,
+            *sorted(rows),
+        ]  # no loss goes on, so these steps are not those of an epoch
     if len(starts) > MOST_STARTS:
         return [history]  # ranks that print in turn
     edges = [0, *main.lines[starts[1:]].tolist(), history.line_count + 1]
@@ -41,7 +47,10 @@ def split_runs(history: History) -> list[History]:
 
 def _begins(loss: Series, start: int, row: int) -> bool | None:
     """Return whether a loss begins again at a row; None if it had not fallen, and does not tell."""
-    begin, before = _level(loss.values[start : start + _NEAR]), _level(loss.values[:row][-_NEAR:])
+    begin, before = (
+        _level(loss.values[start : start + _NEAR]),
+        _level(loss.values[:row][-_NEAR:]),
+    )
     after = _level(loss.values[row : row + _NEAR])
     if before < 0.9 * begin or after < 0.9 * before:
         return bool(after > 1.3 * before)

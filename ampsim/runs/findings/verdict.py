@@ -67,14 +67,20 @@ def _sentence(parts: list[str]) -> str:
 
 def _state(run: Evidence) -> list[str]:
     """Return what happened to the loss and to the scale."""
-    loss, scale, parts = run.loss or next(iter(run.evaluations), None), run.scale, list[str]()
+    loss, scale, parts = (
+        run.loss or next(iter(run.evaluations), None),
+        run.scale,
+        list[str](),
+    )
     if loss is not None and len(loss.finite) > 1:
         change = f"{number_text(loss.finite[0])} to {number_text(loss.finite[-1])}"
         parts.append(f"the {loss.name} went from {change} over {len(loss)} records")
     if scale is not None:
         start, end = number_text(scale.values[0]), number_text(scale.values[-1])
         moved = f"the loss scale went from {start} to {end}"
-        parts.append(moved if np.ptp(scale.finite) else f"the loss scale was {start} throughout")
+        parts.append(
+            moved if np.ptp(scale.finite) else f"the loss scale was {start} throughout"
+        )
     return parts
 
 
@@ -88,7 +94,12 @@ def _doubts(run: Evidence, ids: list[str]) -> Iterator[str]:
     """Yield why a log without a problem is not enough to call its run healthy."""
     skipped, steps = run.skip_share or (math.nan, 0.0)
     few_skips = run.counts_exactly and steps >= 20 and skipped <= 0.05 * steps
-    numbers = [*run.losses, *run.scales, *run.evaluations, *([run.norm] if run.norm else [])]
+    numbers = [
+        *run.losses,
+        *run.scales,
+        *run.evaluations,
+        *([run.norm] if run.norm else []),
+    ]
     records = max(map(len, numbers), default=0)
     if records < FEW and not few_skips:
         yield f"it has fewer than {FEW} records"
@@ -132,7 +143,9 @@ def _doubts_of_norm(run: Evidence) -> Iterator[str]:
 def _doubts_of_scale(run: Evidence) -> Iterator[str]:
     scale = run.scale
     if scale is None:
-        enabled = any("fp16_enabled" in text and "True" in text for text in run.history.texts)
+        enabled = any(
+            "fp16_enabled" in text and "True" in text for text in run.history.texts
+        )
         if run.kind("off") and not enabled and not run.losses:
             yield "the program reports that fp16 is off, so there is no loss scale to check"
         return
@@ -153,7 +166,9 @@ def _steps_were_taken(run: Evidence) -> bool:
     has_norms = run.norm is not None and len(run.norm) >= 6
     is_long = run.loss is None or len(run.loss) >= 20  # a shorter one may stay
     scales = np.array([]) if run.scale is None else run.scale.values
-    risen = scales[1:][np.diff(scales) > 0]  # a number that is cut, such as 6.9 of 6.9e-18, is none
+    risen = scales[1:][
+        np.diff(scales) > 0
+    ]  # a number that is cut, such as 6.9 of 6.9e-18, is none
     if is_halved(risen) or (is_long and has_norms) or _reports_ended(run):
         return True
     if (has_norms or len(scales)) and any(falls(loss.finite) for loss in run.losses):
@@ -165,7 +180,10 @@ def _falls_clearly(loss: Series) -> bool:
     """Return whether a loss alone shows training: it is finite, and it falls far or surely."""
     values, fall = loss.values, falls(loss.values)
     # Each number of the second half is below each of the first quarter.
-    if len(values) >= 8 and values[len(values) // 2 :].max() < values[: len(values) // 4].min():
+    if (
+        len(values) >= 8
+        and values[len(values) // 2 :].max() < values[: len(values) // 4].min()
+    ):
         return fall >= 0.02
     surely = len(values) >= 12 or bool((np.diff(values) < 0).all())
     return fall >= (0.05 if surely else 0.25)
@@ -174,7 +192,9 @@ def _falls_clearly(loss: Series) -> bool:
 def _reports_ended(run: Evidence) -> bool:
     """Return whether a program that reports skipped steps reports none in the last 100 steps."""
     reports = run.kind("skip")
-    later = [loss.between(reports[-1].line, run.end + 1) for loss in run.losses if reports]
+    later = [
+        loss.between(reports[-1].line, run.end + 1) for loss in run.losses if reports
+    ]
     return any(len(each) >= FEW and np.ptp(each.steps) >= 100 for each in later)
 
 

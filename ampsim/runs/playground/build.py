@@ -1,7 +1,8 @@
 """Build the playground: recorded runs, and a script that replays torch's rule on them.
 
-The overflow thresholds of a run come from its record: the largest gradient at the sampled steps, to a factor of two,
-and whether each step was skipped at its scale. With the run's own rule, a replay skips the recorded steps.
+The overflow thresholds of a run come from its record: the largest gradient at the sampled steps, to
+a factor of two, and whether each step was skipped at its scale. With the run's own rule, a replay
+skips the recorded steps.
 """
 
 import math
@@ -56,7 +57,9 @@ def playground() -> str:
     runs = [run_data(title, said, kept[arm]) for arm, (title, said) in RUNS.items()]
     body = f"<style>{_text('playground.css')}</style>\n{_text('playground.html')}"
     scripts = [_text(name) for name in SCRIPTS]
-    return assemble("Loss scaler playground", scripts, {"runs": runs, "torch": settings()}, body)
+    return assemble(
+        "Loss scaler playground", scripts, {"runs": runs, "torch": settings()}, body
+    )
 
 
 def settings(**changes: float) -> dict[str, float | None]:
@@ -81,16 +84,20 @@ def run_data(title: str, said: str, record: Record) -> dict[str, object]:
 def thresholds(record: Record) -> list[float]:
     """Return for each step the largest scale at which the record allows finite gradients.
 
-    The largest element of a sample lies in [2^e, 2^(e+1)), so its threshold is 2^(15-e). Other steps take the threshold
-    of the nearest sample. A step that was not skipped at scale S has at least S, a skipped step at most S / 2, and 0 if
-    no element of its gradient was finite: the forward pass overflowed.
+    The largest element of a sample lies in [2^e, 2^(e+1)), so its threshold is 2^(15-e). Other
+    steps take the threshold of the nearest sample. A step that was not skipped at scale S has at
+    least S, a skipped step at most S / 2, and 0 if no element of its gradient was finite: the
+    forward pass overflowed.
     """
     every, skipped = record["every"], set(record["found_inf"])
     sampled = [
-        2.0 ** (TOP - counts[0] - len(counts) + 1) if counts else 0.0 for counts in record["counts"]
+        2.0 ** (TOP - counts[0] - len(counts) + 1) if counts else 0.0
+        for counts in record["counts"]
     ]
     found = []
-    for step, scale in enumerate(_scales(record["scale_changes"], every * len(sampled))):
+    for step, scale in enumerate(
+        _scales(record["scale_changes"], every * len(sampled))
+    ):
         sample = min(round(step / every), len(sampled) - 1)
         if step not in skipped:
             found.append(max(sampled[sample], scale))
@@ -103,7 +110,9 @@ def thresholds(record: Record) -> list[float]:
 
 def _scales(changes: Sequence[tuple[int, float]], steps: int) -> list[float]:
     begins, scales = zip(*changes, strict=True)
-    return [scales[i] for i in np.searchsorted(begins, np.arange(steps), side="right") - 1]
+    return [
+        scales[i] for i in np.searchsorted(begins, np.arange(steps), side="right") - 1
+    ]
 
 
 def _text(name: str) -> str:

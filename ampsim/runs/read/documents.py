@@ -1,4 +1,6 @@
-"""Read JSON documents: a trainer's state, lists of records, and what the cells of a notebook printed."""
+"""Read JSON documents: a trainer's state, lists of records, and what the cells of a notebook
+printed.
+"""
 
 import json
 import re

@@ -18,7 +18,9 @@ _WORDS = re.compile(
 @cache
 def error_texts() -> list[dict[str, Any]]:
     """Return the table: id, pattern, cause, fix, source, and `warning` or `of` where they apply."""
-    table = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    table = tomllib.loads(
+        Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
+    )
     return [row | {"pattern": re.compile(row["pattern"])} for row in table["error"]]
 
 
@@ -27,14 +29,17 @@ def error_in(text: str, context: str = "") -> dict[str, Any] | None:
 
     Args:
         text: A message, or a log with one.
-        context: Other text of the log. An error that many programs raise is known only beside the name of the program
-            that the explanation is about.
+        context: Other text of the log. An error that many programs raise is known only beside the
+            name of the program that the explanation is about.
 
     Returns:
         A row of the table.
     """
     known = (row for row in error_texts() if row["pattern"].search(text))
-    return next((row for row in known if re.search(row.get("of", ""), f"{context} {text}")), None)
+    return next(
+        (row for row in known if re.search(row.get("of", ""), f"{context} {text}")),
+        None,
+    )
 
 
 def may_have_error(line: str) -> bool:

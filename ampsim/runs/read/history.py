@@ -57,7 +57,9 @@ class Series:
             self._thin()
 
     def _thin(self) -> None:
-        """Keep one of each two neighbors: the second one, or the first one if only it is not finite."""
+        """Keep one of each two neighbors: the second one, or the first one if only it is not
+        finite.
+        """
         table = np.array(self._rows).reshape(-1, 2, 3)
         is_finite = np.isfinite(table[:, :, 2])
         kept = np.where(is_finite[:, 1] & ~is_finite[:, 0], 0, 1)
@@ -93,7 +95,9 @@ class Series:
         """Whether each number has a step, and each step is larger than the one before."""
         return bool(np.isfinite(self.steps).all() and (np.diff(self.steps) > 0).all())
 
-    def part(self, rows: slice | npt.NDArray[np.bool_] | npt.NDArray[np.int64]) -> "Series":
+    def part(
+        self, rows: slice | npt.NDArray[np.bool_] | npt.NDArray[np.int64]
+    ) -> "Series":
         """Return some of the numbers as a series."""
         return replace(self, _rows=array("d", self._table[rows].tobytes()))
 
@@ -140,7 +144,9 @@ class Sample:
     counts: dict[str, npt.NDArray[np.int64]]
 
 
-def flushed(counts: npt.NDArray[np.int64], scale: npt.ArrayLike) -> npt.NDArray[np.int64]:
+def flushed(
+    counts: npt.NDArray[np.int64], scale: npt.ArrayLike
+) -> npt.NDArray[np.int64]:
     """Return how many nonzero elements float16 makes zero at a scale, by histogram.
 
     Args:

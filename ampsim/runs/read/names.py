@@ -3,7 +3,8 @@
 import re
 from functools import lru_cache
 
-# Role -> (pattern that a name must contain, pattern that it must not contain). The first role that fits is taken.
+# Role -> (pattern that a name must contain, pattern that it must not contain). The first role that
+# fits is taken.
 ROLES = {
     "step": (
         r"^(?:global|train(?:ing|er)?|total|num|current|opt(?:imizer)?|progress)?[_ /]?"
@@ -98,7 +99,9 @@ def name_before(text: str) -> str:
     words = parts[-1].split()[-4:]
     if _NOT_OF_TRAINING.search(" ".join(words)):
         return ""
-    while len(words) > 1 and not role_of(" ".join(words)) and not ASIDE.search(words[0]):
+    while (
+        len(words) > 1 and not role_of(" ".join(words)) and not ASIDE.search(words[0])
+    ):
         words = words[1:]
     name = " ".join(words).strip("#*_.`").removesuffix(" is").removesuffix(" of")
     # In {"loss": {"total": 2.3}} the outer name says what the inner one is.

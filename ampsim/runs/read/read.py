@@ -22,13 +22,15 @@ _CUT = re.compile(r"[\d.+\-eE]+$")
 
 
 def read_log(
-    source: str | PathLike[str] | Iterable[str], on_progress: Callable[[int], object] | None = None
+    source: str | PathLike[str] | Iterable[str],
+    on_progress: Callable[[int], object] | None = None,
 ) -> History:
     """Read a training log.
 
     Args:
-        source: Path of a log, or its lines. A path may name text (UTF-8 or UTF-16, also compressed by gzip),
-            JSON, JSON Lines, CSV, a notebook, TensorBoard's or W&B's files, or a file that `watch` wrote.
+        source: Path of a log, or its lines. A path may name text (UTF-8 or UTF-16, also compressed
+            by gzip), JSON, JSON Lines, CSV, a notebook, TensorBoard's or W&B's files, or a file
+            that `watch` wrote.
         on_progress: Function called with the number of bytes read.
 
     Returns:
@@ -64,12 +66,20 @@ def _read_path(path: Path, on_progress: Callable[[int], object] | None) -> Histo
     if first.startswith('{"run":') and _is_recorded(path):
         return read_recorded(path)
     if "\0" in first or first.count("\ufffd") * 10 > len(first):
-        raise NothingReadError(f"{path}: the file is not text; expected lines such as '{EXAMPLE}'")
+        raise NothingReadError(
+            f"{path}: the file is not text; expected lines such as '{EXAMPLE}'"
+        )
     history = _document(path, head, source) if _may_be_document(path, first) else None
     if history is None:
         # A document that was read to its end is read again as text.
-        whole = Lines(path, on_progress=on_progress) if _may_be_document(path, first) else lines
-        text = _complete(iter(whole) if whole is not lines else itertools.chain(head, source))
+        whole = (
+            Lines(path, on_progress=on_progress)
+            if _may_be_document(path, first)
+            else lines
+        )
+        text = _complete(
+            iter(whole) if whole is not lines else itertools.chain(head, source)
+        )
         history = TextReader(str(path)).read(joined(numbered(text)))
         lines = whole
     if lines.damage:
@@ -103,7 +113,11 @@ def _document(path: Path, head: list[str], rest: Iterator[str]) -> History | Non
         if size > LONGEST_DOCUMENT:
             return None
     history = read_document(str(path), "".join(parts))
-    return history if history is not None and (history.series or path.suffix == ".ipynb") else None
+    return (
+        history
+        if history is not None and (history.series or path.suffix == ".ipynb")
+        else None
+    )
 
 
 def _with_ends(lines: Iterable[str]) -> Iterator[str]:
@@ -133,5 +147,7 @@ def _reason(history: History) -> str:
     if not history.texts:
         if history.notes:
             return ": the compressed file is damaged"
-        return ": the file is empty" if path.is_file() and not path.stat().st_size else ""
+        return (
+            ": the file is empty" if path.is_file() and not path.stat().st_size else ""
+        )
     return ""

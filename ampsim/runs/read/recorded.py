@@ -69,5 +69,7 @@ def forget_repeated_steps(history: History) -> None:
             later = np.minimum.accumulate(series.steps[::-1])[::-1]
             later = np.append(later[1:], np.inf)
             history.series[at] = series.part(series.steps < later)
-    last = max((series.steps[-1] for series in history.series if len(series)), default=-1)
+    last = max(
+        (series.steps[-1] for series in history.series if len(series)), default=-1
+    )
     history.warnings = [each for each in history.warnings if each[0] <= last]

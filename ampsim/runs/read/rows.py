@@ -18,7 +18,9 @@ _NAMED_SCALE = re.compile(r"loss|grad|amp|fp16|scaler|get_scale|^scale$|^ls$")
 
 
 def as_number(value: object) -> float | None:
-    """Return a value as a number: one of JSON, or a text such as 0.5, 65,536, 2^16, nan, or True; None of others."""
+    """Return a value as a number: one of JSON, or a text such as 0.5, 65,536, 2^16, nan, or True;
+    None of others.
+    """
     try:
         return float(value)  # type: ignore[arg-type]  # others raise
     except OverflowError:
@@ -100,17 +102,23 @@ class RowReader:
                 kept.append(_without_repeats(series))
         losses = [each for each in kept if each.role == "loss"]
         for series in kept:
-            if series.role == "mean loss":  # that of an epoch counts if nothing else is printed
+            if (
+                series.role == "mean loss"
+            ):  # that of an epoch counts if nothing else is printed
                 series.role = "" if losses else "loss"
         begin = min((int(loss.lines[0]) for loss in losses), default=0)
-        self.history.series = [each for each in kept if each.role and not _is_other(each, begin)]
+        self.history.series = [
+            each for each in kept if each.role and not _is_other(each, begin)
+        ]
         return self.history
 
 
 def _without_repeats(series: Series) -> Series:
-    """Return a series without what is printed twice, and a scale without the numbers of a configuration.
+    """Return a series without what is printed twice, and a scale without the numbers of a
+    configuration.
 
-    A second log handler repeats a number with its step. A configuration has no step where most other numbers have one.
+    A second log handler repeats a number with its step. A configuration has no step where most
+    other numbers have one.
     """
     steps, values = series.steps, series.values
     same = (values[1:] == values[:-1]) | (np.isnan(values[1:]) & np.isnan(values[:-1]))
@@ -122,7 +130,8 @@ def _without_repeats(series: Series) -> Series:
 
 
 def _is_other(series: Series, begin: int) -> bool:
-    """Return whether numbers that are named as a scale are none: a scale of images, or a setting of -1 or 0.
+    """Return whether numbers that are named as a scale are none: a scale of images, or a setting of
+    -1 or 0.
 
     Args:
         series: The numbers.

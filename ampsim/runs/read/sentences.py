@@ -40,22 +40,28 @@ def sentences() -> list[Sentence]:
         for row in _table()["sentence"]
     ]
     return [
-        Sentence(kind, re.compile(pattern), tuple(groups.split())) for kind, pattern, groups in rows
+        Sentence(kind, re.compile(pattern), tuple(groups.split()))
+        for kind, pattern, groups in rows
     ]
 
 
 @cache
 def _layouts() -> list[tuple[re.Pattern[str], list[str]]]:
-    return [(re.compile(row["pattern"]), row["names"].split()) for row in _table()["layout"]]
+    return [
+        (re.compile(row["pattern"]), row["names"].split()) for row in _table()["layout"]
+    ]
 
 
 @cache
 def _table() -> dict[str, Any]:
-    return tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    return tomllib.loads(
+        Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
+    )
 
 
 def names_of(shape: str, count: int) -> list[str]:
-    """Return the names of the numbers of a line by their places; [] if the text before the numbers names them.
+    """Return the names of the numbers of a line by their places; [] if the text before the numbers
+    names them.
 
     Args:
         shape: The line, stripped, with "#" for each number.
@@ -66,9 +72,9 @@ def names_of(shape: str, count: int) -> list[str]:
     """
     for pattern, names in _layouts():
         if match := pattern.search(shape):
-            before = shape[: match.start()].count("#") + match[0].partition("[#")[0].count("#") * (
-                "INFO" in match[0]
-            )
+            before = shape[: match.start()].count("#") + match[0].partition("[#")[
+                0
+            ].count("#") * ("INFO" in match[0])
             return (["_"] * before + names + ["_"] * count)[:count]
     return []
 
@@ -91,13 +97,16 @@ def sentence_in(text: str) -> Sentence | None:
 class EventReader:
     """Turns sentences into events, one event for each skipped step.
 
-    Several ranks, log handlers, and sentences of one program report the same step. A sentence that repeats the numbers
-    of a recent one is the same event, unless a record of a step or a different event stands between them.
+    Several ranks, log handlers, and sentences of one program report the same step. A sentence that
+    repeats the numbers of a recent one is the same event, unless a record of a step or a different
+    event stands between them.
     """
 
     def __init__(self) -> None:
         self.events: list[Event] = []
-        self._since: dict[object, int] = {}  # key -> place of its event, since the last record
+        self._since: dict[
+            object, int
+        ] = {}  # key -> place of its event, since the last record
 
     def record(self) -> None:
         """Note that a line with the numbers of a step was read."""
@@ -113,7 +122,11 @@ class EventReader:
         values = {name: number for name, number in shown.items() if number is not None}
         if "log2" in values:
             values["after"] = two_to_the(values.pop("log2"))
-        if "hysteresis" in text and "before" in values and "after" not in sentence.groups:
+        if (
+            "hysteresis" in text
+            and "before" in values
+            and "after" not in sentence.groups
+        ):
             values["after"] = values["before"]
         step = values.pop("step", step)
         before, after = values.get("before", math.nan), values.get("after", math.nan)
@@ -125,10 +138,14 @@ class EventReader:
         key, rank = _key(event), _RANK.search(event.text)
         of_rank = (*key, rank[0]) if rank and len(key) > 2 else key
         # The same rank again reports another step.
-        is_repeated = key in self._since and (of_rank == key or of_rank not in self._since)
+        is_repeated = key in self._since and (
+            of_rank == key or of_rank not in self._since
+        )
         if is_repeated:
             at = self._since[key]
-            self.events[at] = replace(self.events[at], copies=self.events[at].copies + 1)
+            self.events[at] = replace(
+                self.events[at], copies=self.events[at].copies + 1
+            )
         else:
             at = len(self.events)
             self.events.append(event)
@@ -137,9 +154,15 @@ class EventReader:
         self._since |= {key: at, of_rank: at}
 
     def _completes_last(self, event: Event) -> bool:
-        """Join a skip that has its scales to the line just before it that has none; return whether it was joined."""
+        """Join a skip that has its scales to the line just before it that has none; return whether
+        it was joined.
+        """
         last = self.events[-1] if self.events else event
-        if last is event or not last.kind == event.kind == "skip" or event.line - last.line > 4:
+        if (
+            last is event
+            or not last.kind == event.kind == "skip"
+            or event.line - last.line > 4
+        ):
             return False
         is_open = math.isnan(last.after)
         if is_open and math.isnan(last.before):
@@ -156,7 +179,9 @@ class EventReader:
 
 
 def _key(event: Event) -> tuple[object, ...]:
-    """Return what two reports of one event have in common: the new scale, or the old one, the step, and the words."""
+    """Return what two reports of one event have in common: the new scale, or the old one, the step,
+    and the words.
+    """
     if math.isfinite(event.after) and event.after != event.before:
         return event.kind, event.after
     if _RANK.search(event.text):

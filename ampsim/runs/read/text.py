@@ -7,7 +7,8 @@ of a line. The first line with a new key is examined: its numbers get names and 
 extracts only the numbers with a role. Each later line with this key costs one dictionary lookup and one match of this
 pattern. Most lines of a log have one of few keys, so the slow examination is rare.
 
-A number without a known name may be a loss scale, too: `is_dynamic_scale` decides by its values at the end.
+A number without a known name may be a loss scale, too: `is_dynamic_scale` decides by its values at
+the end.
 """
 
 import math
@@ -59,7 +60,8 @@ _HELD_OUT_AFTER = re.compile(
 )
 _INDEX_END = re.compile(r"\s*\]\s*[:=]")
 _LOSS = re.compile(
-    r"^(?!.*\b(?:if|when|where|previous|best|raise|stop|bug)\b).*\bloss\b", re.IGNORECASE
+    r"^(?!.*\b(?:if|when|where|previous|best|raise|stop|bug)\b).*\bloss\b",
+    re.IGNORECASE,
 )
 _IS_SKIPPED = re.compile(
     r"skipped|overflow|^skip$|(?:is|was|step|update)[_ ]skip|skip[_ ](?:step|update)"
@@ -84,7 +86,9 @@ class Plan:
 
     pattern: re.Pattern[str]
     columns: list[Column]
-    groups: dict[str, int]  # of "step", "epoch", "rank", and "total", the batches per epoch
+    groups: dict[
+        str, int
+    ]  # of "step", "epoch", "rank", and "total", the batches per epoch
     sentence: Sentence | None
     error: str
     is_row: bool  # of a table whose header names the columns
@@ -104,20 +108,28 @@ class _Marks:
     """Finds the step, the epoch, and the batches per epoch among the numbers of a line."""
 
     def __init__(self) -> None:
-        self._steps: dict[int, int] = {}  # how well a number fits as the step -> its place
+        self._steps: dict[
+            int, int
+        ] = {}  # how well a number fits as the step -> its place
         self._places: dict[str, int] = {}
-        self._totals: dict[int, int] = {}  # place of a number -> place of the one behind its slash
+        self._totals: dict[
+            int, int
+        ] = {}  # place of a number -> place of the one behind its slash
 
     def take(self, holes: list[_Hole], at: int, name: str, role: str) -> bool:
         """Return whether a number is a step, an epoch, or the first of a pair such as 120/5000."""
         hole = holes[at]
-        is_pair = hole.text.isdigit() and hole.after.strip() == "/" and at + 1 < len(holes)
+        is_pair = (
+            hole.text.isdigit() and hole.after.strip() == "/" and at + 1 < len(holes)
+        )
         if is_pair:
             self._totals[hole.start] = holes[at + 1].start
         if role == "epoch":
             self._places["epoch"] = hole.start
         elif role == "step":
-            is_count = name.endswith(("steps", "iterations"))  # such as those of an epoch
+            is_count = name.endswith(
+                ("steps", "iterations")
+            )  # such as those of an epoch
             fit = 4 if "num" in name or "global" in name else 3 - is_count
             self._steps.setdefault(fit, hole.start)
         elif is_pair and not hole.before.rstrip().endswith("/"):
@@ -125,7 +137,11 @@ class _Marks:
             if fit in self._steps:  # of two pairs the first is the epoch
                 self._places.setdefault("epoch", self._steps[fit])
             self._steps[fit] = hole.start
-        elif at == 0 and not hole.before.strip(" \t[(") and hole.after[:1] in (":", "]", ")", ","):
+        elif (
+            at == 0
+            and not hole.before.strip(" \t[(")
+            and hole.after[:1] in (":", "]", ")", ",")
+        ):
             self._steps.setdefault(1, hole.start)
         else:
             return False
@@ -141,7 +157,9 @@ class _Marks:
         return places
 
 
-def _role_in(text: str, hole: _Hole, name: str, *, held_out: bool) -> tuple[str, str] | None:
+def _role_in(
+    text: str, hole: _Hole, name: str, *, held_out: bool
+) -> tuple[str, str] | None:
     """Return the name and the role of a number; None if the number is not kept."""
     role = role_of(name)
     is_flag = hole.text.lower() in ("true", "false")
@@ -167,7 +185,9 @@ class TextReader:
         self._header: list[str] = []
         self._separator: str | None = None  # of the cells of a table; None for spaces
         self._epoch = self._last_step = self._shown = -math.inf
-        self._offset = 0.0  # steps of the epochs before, where each epoch counts its own
+        self._offset = (
+            0.0  # steps of the epochs before, where each epoch counts its own
+        )
 
     def read(self, lines: Iterable[tuple[int, str]]) -> History:
         """Read numbered lines and return the history."""
@@ -214,7 +234,9 @@ class TextReader:
         rank = int(match[plan.groups["rank"]]) if "rank" in plan.groups else 0
         for column in plan.columns:
             if rank not in column.series:
-                column.series[rank] = self._rows.series_of(column.name, column.role, rank)
+                column.series[rank] = self._rows.series_of(
+                    column.name, column.role, rank
+                )
             value = as_number(match[column.group])
             if value is not None:  # the end of a log may be cut
                 value = two_to_the(value) if column.is_logarithm else value
@@ -247,7 +269,12 @@ class TextReader:
 
     def _examined(self, number: int, text: str) -> Plan | None:
         """Return what to do with lines of this text; None if they show nothing of a run."""
-        if not (_OF_A_RUN.search(text) or may_have_error(text) or self._header or _is_bare(text)):
+        if not (
+            _OF_A_RUN.search(text)
+            or may_have_error(text)
+            or self._header
+            or _is_bare(text)
+        ):
             return None
         sentence, error = sentence_in(text), error_id_in(text)
         if len(self.history.texts) < MOST_TEXTS:
@@ -256,7 +283,9 @@ class TextReader:
         if not (holes or sentence or error) and self._is_header(text):
             return None
         columns, marks = self._columns(text, holes)
-        if sentence is not None and sentence.groups:  # the scale of a sentence is in its event
+        if (
+            sentence is not None and sentence.groups
+        ):  # the scale of a sentence is in its event
             columns = [column for column in columns if column.role in ("loss", "norm")]
         is_row = bool(self._header) and len(self._cells(text)) == len(self._header)
         is_row = is_row and not any(column.role for column in columns)
@@ -280,8 +309,12 @@ class TextReader:
             is_row,
         )
 
-    def _columns(self, text: str, holes: list[_Hole]) -> tuple[list[Column], dict[str, int]]:
-        """Return the numbers of a line that are kept, and where its step, epoch, and batches per epoch are."""
+    def _columns(
+        self, text: str, holes: list[_Hole]
+    ) -> tuple[list[Column], dict[str, int]]:
+        """Return the numbers of a line that are kept, and where its step, epoch, and batches per
+        epoch are.
+        """
         if not _OF_A_RUN.search(text) and not _is_bare(text):
             return [], {}
         shape = NUMBER.sub("#", text.replace("#", "=")).strip()
@@ -292,18 +325,26 @@ class TextReader:
             name = given[at] if given else name_before(hole.before)
             if not name and _is_lost(hole) and _LOSS.search(text[: hole.start]):
                 name = "loss"  # such as "Loss at step 30: nan"
-            is_evaluation = _HELD_OUT.search(hole.before) or _HELD_OUT_AFTER.match(hole.after)
+            is_evaluation = _HELD_OUT.search(hole.before) or _HELD_OUT_AFTER.match(
+                hole.after
+            )
             held_out = held_out or bool(is_evaluation)
             if _INDEX_END.match(hole.after) and hole.before.rstrip().endswith("["):
                 marks.take(holes, at, "step", "step")  # such as that of loss[120]: 2.3
                 indexed = name
                 continue
             name = name or indexed
-            if name == "_" or marks.take(holes, at, name, role_of(name)) or name in columns:
+            if (
+                name == "_"
+                or marks.take(holes, at, name, role_of(name))
+                or name in columns
+            ):
                 continue
             if kept := _role_in(text, hole, name, held_out=held_out):
                 columns[name] = Column(hole.start, *kept, is_logarithm(name))
-        return [column for column in columns.values() if column.role != ASIDE], marks.places()
+        return [
+            column for column in columns.values() if column.role != ASIDE
+        ], marks.places()
 
     # ---- tables
 
@@ -329,7 +370,9 @@ class TextReader:
 
 def _split(text: str, separator: str | None) -> list[str]:
     """Return the cells of a row, in lower case."""
-    return [cell.strip(" \"'\t").lower() for cell in text.strip("\r\n |").split(separator)]
+    return [
+        cell.strip(" \"'\t").lower() for cell in text.strip("\r\n |").split(separator)
+    ]
 
 
 def _holes(text: str) -> list[_Hole]:
@@ -345,7 +388,9 @@ def _holes(text: str) -> list[_Hole]:
 
 
 def _pattern(text: str, spans: list[tuple[int, int]]) -> re.Pattern[str]:
-    """Return a pattern of lines that differ from a text in numbers and spaces; each span is a group."""
+    """Return a pattern of lines that differ from a text in numbers and spaces; each span is a
+    group.
+    """
     parts, end = "", 0
     for start, stop in spans:
         parts += f"{_generalized(text[end:start])}({_generalized(text[start:stop])})"
@@ -372,8 +417,14 @@ def _is_lost(hole: _Hole) -> bool:
 
 
 def _may_be_scale(name: str, hole: _Hole, text: str) -> bool:
-    """Return whether a number without a role may be a loss scale: a power of two of at least 2, and no argument."""
-    if UNRELATED.search(name) or hole.before.endswith("(") or (not name and "(" in text):
+    """Return whether a number without a role may be a loss scale: a power of two of at least 2, and
+    no argument.
+    """
+    if (
+        UNRELATED.search(name)
+        or hole.before.endswith("(")
+        or (not name and "(" in text)
+    ):
         return False
     value = as_number(hole.text)
     return value is not None and value >= 2 and math.frexp(value)[0] == 0.5
@@ -386,7 +437,9 @@ def _is_bare(text: str) -> bool:
 
 
 def numbered(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
-    """Yield each line with its number, as an editor counts; a carriage return ends a part of a line."""
+    """Yield each line with its number, as an editor counts; a carriage return ends a part of a
+    line.
+    """
     number = 1
     for line in lines:
         yield number, line.rstrip("\r\n")

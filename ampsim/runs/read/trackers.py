@@ -1,4 +1,6 @@
-"""Read the files of TensorBoard and of Weights & Biases' offline runs with the trackers' own packages."""
+"""Read the files of TensorBoard and of Weights & Biases' offline runs with the trackers' own
+packages.
+"""
 
 import json
 import struct
@@ -28,7 +30,8 @@ def read_tracker(path: Path) -> History:
         The history; lines are numbers of records.
 
     Raises:
-        ImportError: If the tracker's package is missing; the message has the ``pip install`` command.
+        ImportError: If the tracker's package is missing; the message has the ``pip install``
+            command.
         ValueError: If the tracker's package cannot decode the file.
     """
     history = History(str(path))
@@ -47,7 +50,9 @@ def read_tracker(path: Path) -> History:
     return history
 
 
-def read_rows(history: History, rows: Iterable[tuple[int, Mapping[str, object]]]) -> None:
+def read_rows(
+    history: History, rows: Iterable[tuple[int, Mapping[str, object]]]
+) -> None:
     """Add rows of a tracker to a history, each with the tracker's step."""
     reader = RowReader(history)
     for number, (step, row) in enumerate(rows, 1):
@@ -65,7 +70,9 @@ def read_rows(history: History, rows: Iterable[tuple[int, Mapping[str, object]]]
 def _tensorboard_rows(path: Path) -> dict[int, dict[str, object]]:
     """Return the scalars and texts of event files by step."""
     try:
-        from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+        from tensorboard.backend.event_processing.event_file_loader import (
+            EventFileLoader,
+        )
         from tensorboard.util import tensor_util
     except ImportError as error:
         raise ImportError(
@@ -79,8 +86,12 @@ def _tensorboard_rows(path: Path) -> dict[int, dict[str, object]]:
                 if array.size != 1:
                     continue
                 item = array.item()
-                text = item.decode(errors="replace") if isinstance(item, bytes) else item
-                steps.setdefault(event.step, {})[value.tag.removesuffix("/text_summary")] = text
+                text = (
+                    item.decode(errors="replace") if isinstance(item, bytes) else item
+                )
+                steps.setdefault(event.step, {})[
+                    value.tag.removesuffix("/text_summary")
+                ] = text
     return steps
 
 
@@ -92,7 +103,9 @@ def wandb_rows(path: Path) -> Iterator[Mapping[str, object]]:
         raise ImportError(
             f"{path} is a Weights & Biases file; to read it: {line_to_type('wandb')}"
         ) from error
-    record_type = vars(wandb_internal_pb2)["Record"]  # created when the module is imported
+    record_type = vars(wandb_internal_pb2)[
+        "Record"
+    ]  # created when the module is imported
     with (path if path.is_file() else next(path.glob("*.wandb"))).open("rb") as file:
         for data in _log_records(file):
             if items := record_type.FromString(data).history.item:
@@ -105,8 +118,9 @@ def wandb_rows(path: Path) -> Iterator[Mapping[str, object]]:
 def _log_records(file: BinaryIO) -> Iterator[bytes]:
     """Yield the records of a ``.wandb`` file, which has the format of LevelDB's log.
 
-    Blocks of 32 KiB hold parts of records. Each part follows its checksum, length, and type: 1 is a whole record; 2, 3,
-    and 4 are the first, a middle, and the last part. The file begins with 7 bytes of its own. A torn end is skipped.
+    Blocks of 32 KiB hold parts of records. Each part follows its checksum, length, and type: 1 is a
+    whole record; 2, 3, and 4 are the first, a middle, and the last part. The file begins with 7
+    bytes of its own. A torn end is skipped.
     """
     file.read(7)
     record = b""

@@ -14,8 +14,8 @@ _START = re.compile(r"\d+")
 def joined(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
     """Yield numbered lines, joined where a terminal wrapped them.
 
-    A log is wrapped if many lines have exactly the greatest length, and the line after such a line begins like no
-    other line. A joined line has the number of its first part.
+    A log is wrapped if many lines have exactly the greatest length, and the line after such a line
+    begins like no other line. A joined line has the number of its first part.
     """
     lines = iter(lines)
     sample = list(itertools.islice(lines, SAMPLE))
@@ -37,10 +37,16 @@ def joined(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
 
 
 def _width(texts: list[str]) -> tuple[int, set[str]]:
-    """Return the width at which lines are wrapped, 0 if they are not; and how lines begin that continue none."""
+    """Return the width at which lines are wrapped, 0 if they are not; and how lines begin that
+    continue none.
+    """
     longest = max(map(len, texts), default=0)
     full = [at for at, text in enumerate(texts[:-1]) if len(text) == longest]
-    if not NARROWEST <= longest <= WIDEST or len(full) < 3 or 5 * len(full) < len(texts) - 1:
+    if (
+        not NARROWEST <= longest <= WIDEST
+        or len(full) < 3
+        or 5 * len(full) < len(texts) - 1
+    ):
         return 0, set()
     after = {at + 1 for at in full}
     starts = {_start(text) for at, text in enumerate(texts) if at not in after}

@@ -19,7 +19,8 @@ class Watcher(Protocol):
     """Observer of each step; `key` is one object per iteration."""
 
     def gradients(self, key: Any, optimizer: Optimizer, scale: Tensor) -> None:
-        """Read complete gradients, still multiplied by `scale` of shape (), which may change afterwards.
+        """Read complete gradients, still multiplied by `scale` of shape (), which may change
+        afterwards.
 
         Later calls with the same key and optimizer are ignored.
         """
@@ -70,7 +71,8 @@ def attach(watcher: Watcher, optimizers: Sequence[Optimizer], scaler: Any) -> De
         return detach.pop_all().close
 
 
-# ------------------------------------------------------------------------------------- torch's scaler
+# ------------------------------------------------------------------------------------- torch's
+# scaler
 
 
 class _Attached:
@@ -95,7 +97,13 @@ class _Attached:
     def found(self, scaler: Any) -> Flags:
         states = scaler._per_optimizer_states  # noqa: SLF001
         return [
-            (optimizer, [flag.clone() for flag in states[number]["found_inf_per_device"].values()])
+            (
+                optimizer,
+                [
+                    flag.clone()
+                    for flag in states[number]["found_inf_per_device"].values()
+                ],
+            )
             for number, optimizer in self.optimizers.items()
         ]
 
@@ -119,7 +127,9 @@ def _attach_to_torch(watcher: Watcher, scaler: torch.amp.GradScaler) -> Detach:
 
 @functools.cache
 def _watched(kind: Any) -> Any:
-    """Return a subclass of a scaler's class that reports to its watcher, with the same name and pickle."""
+    """Return a subclass of a scaler's class that reports to its watcher, with the same name and
+    pickle.
+    """
 
     def looking(name: str) -> Any:
         """Return a method that reports the gradients of its optimizer first."""
@@ -141,10 +151,14 @@ def _watched(kind: Any) -> Any:
         attached.watcher.closing(key)
         attached.watcher.closed(key, found)
 
-    def __reduce_ex__(self: Any, _protocol: Any) -> Any:  # noqa: N807 - a method of the class below
+    def __reduce_ex__(self: Any, _protocol: Any) -> Any:  # noqa: N807
         plain = object.__new__(kind)
-        vars(plain).update({name: value for name, value in vars(self).items() if name != _ATTACHED})
-        return plain.__reduce_ex__(0)  # later protocols require the class of the pickled object
+        vars(plain).update(
+            {name: value for name, value in vars(self).items() if name != _ATTACHED}
+        )
+        return plain.__reduce_ex__(
+            0
+        )  # later protocols require the class of the pickled object
 
     members: dict[str, Any] = {
         "__module__": kind.__module__,
@@ -153,12 +167,17 @@ def _watched(kind: Any) -> Any:
         "update": update,
         "__reduce_ex__": __reduce_ex__,
     }
-    dividing = "unscale_", "unscale_and_clip_", "step"  # the second is that of ampsim.torch
+    dividing = (
+        "unscale_",
+        "unscale_and_clip_",
+        "step",
+    )  # the second is that of ampsim.torch
     members |= {name: looking(name) for name in dividing if hasattr(kind, name)}
     return type(kind.__name__, (kind,), members)
 
 
-# -------------------------------------------------------------------------------------------- no scaler
+# -------------------------------------------------------------------------------------------- no
+# scaler
 
 
 class _Steps:
@@ -172,14 +191,18 @@ class _Steps:
         self.key = object()
         self.stepped: list[Optimizer] = []
 
-    def before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def before(
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         if any(optimizer is stepped for stepped in self.stepped):
             self.end()
         self.stepped.append(optimizer)
         given = getattr(optimizer, "grad_scale", None)  # if set, the fused step divides
         scale = torch.ones(()) if given is None else given.detach().clone()
         return _when_complete(
-            functools.partial(self.watcher.gradients, self.key, optimizer, scale), args, kwargs
+            functools.partial(self.watcher.gradients, self.key, optimizer, scale),
+            args,
+            kwargs,
         )
 
     def after(self, optimizer: Optimizer, *_: Any) -> None:
@@ -188,7 +211,10 @@ class _Steps:
             self.end()
 
     def end(self) -> None:
-        key, found = self.key, [(optimizer, list[Tensor]()) for optimizer in self.stepped]
+        key, found = (
+            self.key,
+            [(optimizer, list[Tensor]()) for optimizer in self.stepped],
+        )
         self.begin()
         self.watcher.closing(key)
         self.watcher.closed(key, found)
@@ -203,8 +229,12 @@ def _attach_to_optimizers(watcher: Watcher, optimizers: Sequence[Optimizer]) -> 
     return detach.close
 
 
-def _when_complete(read: Callable[[], None], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Read gradients now, or after the closure; return new arguments of the step, None if unchanged."""
+def _when_complete(
+    read: Callable[[], None], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Read gradients now, or after the closure; return new arguments of the step, None if
+    unchanged.
+    """
     closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
     if not callable(closure):
         return read()

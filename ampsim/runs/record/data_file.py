@@ -5,8 +5,9 @@
     {"provenance": {...}, "records": N}
     {...}                                 N times
 
-A file is replaced as a whole, so a reader finds all of the old content or all of the new. N shows whether a file was
-cut at the end of a line. `ampsim.core.json_lines` defines how inf and NaN are written.
+A file is replaced as a whole, so a reader finds all of the old content or all of the new. N shows
+whether a file was cut at the end of a line. `ampsim.core.json_lines` defines how inf and NaN are
+written.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,7 +18,9 @@ from ampsim.core.json_lines import AnyPath, Record, encode, read_objects
 
 
 def write(
-    path: AnyPath, provenance: Mapping[str, object], records: Iterable[Mapping[str, object]]
+    path: AnyPath,
+    provenance: Mapping[str, object],
+    records: Iterable[Mapping[str, object]],
 ) -> None:
     """Write a data file atomically.
 
@@ -33,7 +36,9 @@ def write(
     """
     lines = [encode(record) for record in records]
     header = encode({"provenance": dict(provenance), "records": len(lines)})
-    write_atomically(Path(path), "".join(f"{line}\n" for line in [header, *lines]).encode())
+    write_atomically(
+        Path(path), "".join(f"{line}\n" for line in [header, *lines]).encode()
+    )
 
 
 def read(path: AnyPath) -> tuple[Record, list[Record]]:
@@ -55,7 +60,9 @@ def read(path: AnyPath) -> tuple[Record, list[Record]]:
     records = [record for _, record in lines]
     if len(records) != count:
         found = f"the file has {len(records)} records"
-        raise DamagedFileError(path, len(records) + 1, found, f"{count}, as the first line says")
+        raise DamagedFileError(
+            path, len(records) + 1, found, f"{count}, as the first line says"
+        )
     return provenance, records
 
 
@@ -80,5 +87,7 @@ def _header(path: Path, header: Record) -> tuple[Record, int]:
     provenance, count = header.get("provenance"), header.get("records")
     if not isinstance(provenance, dict) or type(count) is not int:
         found = f"the first record has the keys {sorted(header)}"
-        raise DamagedFileError(path, 1, found, 'a first record {"provenance": {...}, "records": N}')
+        raise DamagedFileError(
+            path, 1, found, 'a first record {"provenance": {...}, "records": N}'
+        )
     return provenance, count

@@ -19,20 +19,27 @@ def optimizers_of(given: Any) -> list[Optimizer]:
         ValueError: If there is no optimizer.
     """
     several = list(given) if isinstance(given, Iterable) else [given]
-    plain = [each if _has_hooks(each) else getattr(each, "optimizer", each) for each in several]
+    plain = [
+        each if _has_hooks(each) else getattr(each, "optimizer", each)
+        for each in several
+    ]
     for each in plain:
         if not hasattr(each, "param_groups"):
             raise TypeError(
                 f"{each!r}: expected an optimizer with param_groups; pass the argument of scaler.step"
             )
     if not plain:
-        raise ValueError("no optimizer: expected at least one; pass the argument of scaler.step")
+        raise ValueError(
+            "no optimizer: expected at least one; pass the argument of scaler.step"
+        )
     return plain
 
 
 def _has_hooks(optimizer: Any) -> bool:
     """Return whether this is an optimizer, not a subclass that skips ``Optimizer.__init__``."""
-    return isinstance(optimizer, Optimizer) and "_optimizer_step_pre_hooks" in vars(optimizer)
+    return isinstance(optimizer, Optimizer) and "_optimizer_step_pre_hooks" in vars(
+        optimizer
+    )
 
 
 def scaler_of(optimizer: Any, scaler: Any) -> Any:
@@ -66,7 +73,12 @@ def header_of(
         **settings,
         "optimizers": [type(each).__name__ for each in optimizers],
         "parameters": {name: param.numel() for name, param in named.items()},
-        "dtypes": sorted({str(param.dtype).removeprefix("torch.") for param in named.values()}),
+        "dtypes": sorted(
+            {str(param.dtype).removeprefix("torch.") for param in named.values()}
+        ),
         "devices": sorted({str(param.device) for param in named.values()}),
-        "versions": {"python": platform.python_version(), "torch": str(torch.__version__)},
+        "versions": {
+            "python": platform.python_version(),
+            "torch": str(torch.__version__),
+        },
     }

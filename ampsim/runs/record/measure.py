@@ -1,7 +1,7 @@
 """Measurements of gradients on their device, without waiting for it.
 
-The CPU's values are read at once, as Python numbers. The values of other devices are copied to the host
-asynchronously: a `Fetched` is on its way, and is waited for when the record is built.
+The CPU's values are read at once, as Python numbers. The values of other devices are copied to the
+host asynchronously: a `Fetched` is on its way, and is waited for when the record is built.
 """
 
 import math
@@ -27,7 +27,8 @@ class Norms(NamedTuple):
     """2-norms of gradients of one device and dtype, still scaled.
 
     Attributes:
-        params: Parameters, one per norm; [] if the one norm is that of all gradients together, and is finite.
+        params: Parameters, one per norm; [] if the one norm is that of all gradients together, and
+            is finite.
         norms: list[float], or a Fetched of float64.
     """
 
@@ -70,7 +71,11 @@ def gradients_of(optimizer: Optimizer) -> Groups:
         grad = param.grad
         if grad is None:
             continue
-        if type(grad) is not Tensor or grad.layout is not torch.strided or grad.is_complex():
+        if (
+            type(grad) is not Tensor
+            or grad.layout is not torch.strided
+            or grad.is_complex()
+        ):
             grad = _plain(grad)
         kind = grad.device, grad.dtype
         if kind not in groups:
@@ -92,11 +97,14 @@ def norms_of(groups: Groups) -> list[Norms]:
     return norms
 
 
-def _norms_on_cpu(params: list[Tensor], grads: list[Tensor], dtype: torch.dtype) -> Norms:
+def _norms_on_cpu(
+    params: list[Tensor], grads: list[Tensor], dtype: torch.dtype
+) -> Norms:
     """Return the norms of gradients of one dtype on the CPU.
 
-    float64 takes four times as long as float32 here, so squares are summed in float32, and again in float64 if a sum
-    overflows or underflows. For small tensors, a call takes longer than copying: they are joined to one.
+    float64 takes four times as long as float32 here, so squares are summed in float32, and again in
+    float64 if a sum overflows or underflows. For small tensors, a call takes longer than copying:
+    they are joined to one.
     """
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     if sum(map(torch.numel, grads)) < _SMALL * len(grads):

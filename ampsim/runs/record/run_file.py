@@ -10,14 +10,15 @@ Theory of operation
     {"run": {...}, "format": 1}                                   the program was restarted
     {"step": 2, "loss_scale": 32768.0, "skipped": false, "grad_norm": 0.29}
 
-Each line is passed to the operating system before `RunFile.append` returns, so a killed process loses no appended
-record. A kill or a full disk can only truncate the last line; readers skip this line, and the next start removes it.
-While a file is open for writing, no other process can open it, if the file system has locks. A forked child closes the
-file, so a worker that outlives its run does not block the next start. `ampsim.core.json_lines` writes the numbers, so
-inf and NaN are preserved.
+Each line is passed to the operating system before `RunFile.append` returns, so a killed process
+loses no appended record. A kill or a full disk can only truncate the last line; readers skip this
+line, and the next start removes it. While a file is open for writing, no other process can open it,
+if the file system has locks. A forked child closes the file, so a worker that outlives its run does
+not block the next start. `ampsim.core.json_lines` writes the numbers, so inf and NaN are preserved.
 
-A restarted run continues at `RunFile.next_step`, one after the last record. A run that resumes from a checkpoint may
-pass an earlier step; earlier records stay in the file, and the record written last for a step is used.
+A restarted run continues at `RunFile.next_step`, one after the last record. A run that resumes from
+a checkpoint may pass an earlier step; earlier records stay in the file, and the record written last
+for a step is used.
 
 A record has ``step``; the other fields may be absent:
 
@@ -48,7 +49,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ampsim.core.files import DamagedFileError, append, try_lock
-from ampsim.core.json_lines import LONGEST, AnyPath, Record, decode, decode_object, encode
+from ampsim.core.json_lines import (
+    LONGEST,
+    AnyPath,
+    Record,
+    decode,
+    decode_object,
+    encode,
+)
 from ampsim.core.lines import Lines
 
 FORMAT = 1
@@ -109,7 +117,9 @@ class RunFile:
             ValueError: If `encode` does not support a value, or the file is closed.
         """
         if self._handle < 0:
-            raise ValueError(f"{self.path} is closed; create another RunFile to continue")
+            raise ValueError(
+                f"{self.path} is closed; create another RunFile to continue"
+            )
         append(self._handle, f"{encode(record)}\n".encode())
 
     def close(self) -> None:
@@ -173,7 +183,8 @@ def records(path: AnyPath) -> Iterator[Record]:
 
     Raises:
         FileNotFoundError: If there is no such file.
-        DamagedFileError: If the file is not the file of a run, or a line before the last is not a record.
+        DamagedFileError: If the file is not the file of a run, or a line before the last is not a
+            record.
     """
     yield from (record for _, record in numbered(path))
 
@@ -201,7 +212,9 @@ def _is_step(value: object) -> bool:
 
 
 def pack_counts(counts: npt.NDArray[np.int64]) -> Record:
-    """Pack a histogram of shape ``(280,)``: zeros, binades 2^-149 to 2^127, inf, NaN; without empty ends."""
+    """Pack a histogram of shape ``(280,)``: zeros, binades 2^-149 to 2^127, inf, NaN; without empty
+    ends.
+    """
     binades = np.flatnonzero(counts[1:-2])
     first, last = (int(binades[0]), int(binades[-1]) + 1) if len(binades) else (0, 0)
     return {

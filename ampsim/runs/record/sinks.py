@@ -28,7 +28,8 @@ def sink(to: object, run: Mapping[str, object]) -> Sink:
     """Return the sink for a destination.
 
     Args:
-        to: Path, Weights & Biases run, TensorBoard SummaryWriter, or object with ``append(record)`` and ``close()``.
+        to: Path, Weights & Biases run, TensorBoard SummaryWriter, or object with ``append(record)``
+            and ``close()``.
         run: Header of the run.
 
     Raises:
@@ -91,7 +92,11 @@ class _TensorBoard:
 
     def append(self, record: Record) -> None:
         for name, value in _values(record).items():
-            add = self._writer.add_text if isinstance(value, str) else self._writer.add_scalar
+            add = (
+                self._writer.add_text
+                if isinstance(value, str)
+                else self._writer.add_scalar
+            )
             add(name, value, record["step"])
 
     def close(self) -> None:
@@ -102,7 +107,9 @@ def _values(record: Record) -> dict[str, float | str]:
     """Return the numbers and texts of a record for a tracker, and log2 of the scale; no histograms."""
     values = {name: value for name, value in record.items() if name != "step"}
     skips = enumerate(values.pop("optimizers", ()))
-    values |= {f"skipped/{number}": skipped for number, skipped in skips if skipped is not None}
+    values |= {
+        f"skipped/{number}": skipped for number, skipped in skips if skipped is not None
+    }
     nonfinite = values.pop("nonfinite", {}).items()
     if nonfinite:
         values["nonfinite"] = ", ".join(f"{name} {what}" for name, what in nonfinite)

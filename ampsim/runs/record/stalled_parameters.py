@@ -24,7 +24,9 @@ class StalledParameters:
         self._norm = 0.0
 
     def warning(self, step: Step, record: Record) -> str | None:
-        """Count a step; return a warning if no parameter changed since the last checksums, else None."""
+        """Count a step; return a warning if no parameter changed since the last checksums, else
+        None.
+        """
         self._records += 1
         self._skips += record.get("skipped", False)
         self._norm += record.get("grad_norm", 0.0)
@@ -44,8 +46,12 @@ class StalledParameters:
                 "optimizer.step() was not called; "
                 "call scaler.step(optimizer) between backward() and scaler.update()"
             )
-        skips = f"{self._skips} of these steps were skipped, and " if self._skips else ""
-        groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
+        skips = (
+            f"{self._skips} of these steps were skipped, and " if self._skips else ""
+        )
+        groups = [
+            group for optimizer in self._optimizers for group in optimizer.param_groups
+        ]
         if all(group.get("lr") == 0 for group in groups):
             return f"{skips}the learning rate is 0"
         if self._norm == 0:

@@ -68,7 +68,9 @@ class Step:
         if self.norms:
             record["loss_scale"] = on_host(self.norms[0][1])
         if any(self.flags):
-            skips = [any(map(on_host, flags)) if flags else None for flags in self.flags]
+            skips = [
+                any(map(on_host, flags)) if flags else None for flags in self.flags
+            ]
             record["skipped"] = any(skips)
             if len(skips) > 1:
                 record["optimizers"] = skips
@@ -86,7 +88,9 @@ class Step:
         """Add the norm of all gradients, and what is not finite, by parameter."""
         nonfinite, unscaled = {}, []
         for (params, scaled), scale in self.norms:
-            divisor = on_host(scale) or math.nan  # torch multiplies by 1 / 0, which gives NaN too
+            divisor = (
+                on_host(scale) or math.nan
+            )  # torch multiplies by 1 / 0, which gives NaN too
             norms = [norm / divisor for norm in on_host(scaled)]
             unscaled += norms
             for param, norm in zip(params, norms, strict=False):

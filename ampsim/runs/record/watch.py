@@ -23,7 +23,9 @@ from ampsim.runs.record.writer import OnSkip, Writer
 if TYPE_CHECKING:
     from ampsim.core.json_lines import Record
 
-_forks = 0  # between this process and the first one; getpid() at each step would cost more
+_forks = (
+    0  # between this process and the first one; getpid() at each step would cost more
+)
 
 
 def _count_fork() -> None:
@@ -62,14 +64,16 @@ def watch(
 ) -> "Run":
     """Record each step of a training loop without changing the loop.
 
-    Each ``scaler.update()`` closes a record; without a scaler, or with a disabled one, each step of the last optimizer
-    does. Each step reads the gradients once more for their norm and does not wait for the device. Records are written
-    in groups, at most 32 steps or 0.1 seconds after the step; a process that is killed loses those that wait. Only
-    `watch` itself (for `stall_steps`), `Run.skipped`, `Run.flush`, `Run.close`, and sparse gradients wait for the
-    device. Errors in recording are warnings and do not stop training.
+    Each ``scaler.update()`` closes a record; without a scaler, or with a disabled one, each step of
+    the last optimizer does. Each step reads the gradients once more for their norm and does not
+    wait for the device. Records are written in groups, at most 32 steps or 0.1 seconds after the
+    step; a process that is killed loses those that wait. Only `watch` itself (for `stall_steps`),
+    `Run.skipped`, `Run.flush`, `Run.close`, and sparse gradients wait for the device. Errors in
+    recording are warnings and do not stop training.
 
-    Norms are those of unscaled, complete gradients before clipping; without a scaler, of the gradients that the
-    optimizer receives. With sharded parameters, each process records its own part: pass a separate file per process.
+    Norms are those of unscaled, complete gradients before clipping; without a scaler, of the
+    gradients that the optimizer receives. With sharded parameters, each process records its own
+    part: pass a separate file per process.
 
     >>> import torch, tempfile
     >>> from ampsim.runs import records, watch
@@ -86,31 +90,38 @@ def watch(
 
     Args:
         model: Module, or mapping of names to parameters; its parameter names are recorded.
-        optimizer: Optimizer, sequence of optimizers, or wrapper with an attribute ``optimizer``, as accelerate's.
-        scaler: `torch.amp.GradScaler` or a subclass, a scaler of `ampsim.torch`, or None. With accelerate, None takes
-            the scaler of the prepared optimizer.
-        to: Path, Weights & Biases run, TensorBoard SummaryWriter, or a list of them; see `sinks.sink`.
+        optimizer: Optimizer, sequence of optimizers, or wrapper with an attribute ``optimizer``, as
+            accelerate's.
+        scaler: `torch.amp.GradScaler` or a subclass, a scaler of `ampsim.torch`, or None. With
+            accelerate, None takes the scaler of the prepared optimizer.
+        to: Path, Weights & Biases run, TensorBoard SummaryWriter, or a list of them; see
+            `sinks.sink`.
         sample_every: Number of steps between two samples of the exponents; 0 takes no samples.
         sample_pattern: Shell-style pattern of the parameters to sample, e.g. ``"*attn*"``.
         stall_steps: Warn after this many steps without a parameter change; 0 disables the warning.
-        on_skip: Function called with the record of each skipped step, once the skip is known: in the step's `update`
-            on the CPU, some steps later on CUDA. Its exceptions are raised there. Code that must not run after a skip,
-            such as a scheduler step, reads `Run.skipped` instead.
-        first_step: Number of the next step, at least 0. None continues after the last step in the file, or starts at
-            0. To resume from a checkpoint, pass its step: later records in the file are then ignored.
+        on_skip: Function called with the record of each skipped step, once the skip is known: in
+            the step's `update` on the CPU, some steps later on CUDA. Its exceptions are raised
+            there. Code that must not run after a skip, such as a scheduler step, reads
+            `Run.skipped` instead.
+        first_step: Number of the next step, at least 0. None continues after the last step in the
+            file, or starts at 0. To resume from a checkpoint, pass its step: later records in the
+            file are then ignored.
 
     Returns:
         Run: The run. Log values to it and close it, or use it in a ``with`` block.
 
     Raises:
         TypeError: If an argument has an invalid type.
-        ValueError: If an argument is out of range, or the scaler is already watched or cannot be watched.
+        ValueError: If an argument is out of range, or the scaler is already watched or cannot be
+            watched.
     """
     sample_every = as_int("sample_every", sample_every, 0, "to take no samples pass 0")
     stall_steps = as_int("stall_steps", stall_steps, 0, "to disable the warning pass 0")
     optimizers = optimizers_of(optimizer)
     scaler = scaler_of(optimizer, scaler)
-    named = dict(model.named_parameters()) if isinstance(model, nn.Module) else dict(model)
+    named = (
+        dict(model.named_parameters()) if isinstance(model, nn.Module) else dict(model)
+    )
     names = {param: name for name, param in named.items()}
     stalled = StalledParameters(optimizers) if stall_steps else None
     header = header_of(optimizers, scaler, named)
@@ -128,9 +139,9 @@ def watch(
 class Run:
     """A watched training run; `watch` creates it."""
 
-    # One iteration: gradients() for each optimizer -> closing() when update() is called -> closed() when
-    # its flags are known. With an AsyncGradScaler the three may come from different threads, and the next
-    # iterations may begin in between; `_lock` guards all attributes below it.
+    # One iteration: gradients() for each optimizer -> closing() when update() is called -> closed()
+    # when its flags are known. With an AsyncGradScaler the three may come from different threads,
+    # and the next iterations may begin in between; `_lock` guards all attributes below it.
 
     def __init__(
         self,
@@ -144,7 +155,11 @@ class Run:
         stall_steps: int,
     ) -> None:
         self._optimizers, self._names, self._writer = optimizers, names, writer
-        self._sample_every, self._pattern, self._stall_steps = sample_every, pattern, stall_steps
+        self._sample_every, self._pattern, self._stall_steps = (
+            sample_every,
+            pattern,
+            stall_steps,
+        )
         self._forks = _forks
         self._lock = threading.RLock()
         self._open: dict[Any, Step] = {}
@@ -162,12 +177,13 @@ class Run:
     def log(self, **values: float | Tensor) -> None:
         """Add values to the record of the current step.
 
-        A step ends with ``scaler.update()``: call ``run.log(loss=loss)`` before it. Values that are logged after it
-        belong to the next step; those after the last step are added to the last record.
+        A step ends with ``scaler.update()``: call ``run.log(loss=loss)`` before it. Values that are
+        logged after it belong to the next step; those after the last step are added to the last
+        record.
 
         Args:
-            values: Real numbers, or tensors with one element, which are not waited for. If a name is logged twice in
-                one iteration, the last value is kept.
+            values: Real numbers, or tensors with one element, which are not waited for. If a name
+                is logged twice in one iteration, the last value is kept.
 
         Raises:
             TypeError: If a value is neither a real number nor a tensor with one element.
@@ -196,10 +212,12 @@ class Run:
         self._writer.write(wait=True, last=True)
 
     def close(self) -> None:
-        """Write all records, detach from the scaler, and close the file; waits for the device. Idempotent.
+        """Write all records, detach from the scaler, and close the file; waits for the device.
+        Idempotent.
 
         Raises:
-            Exception: If `on_skip`, or work on the optimizer's thread, raised. The run is closed nevertheless.
+            Exception: If `on_skip`, or work on the optimizer's thread, raised. The run is closed
+                nevertheless.
         """
         atexit.unregister(self.close)
         if self._is_forked():
@@ -209,7 +227,9 @@ class Run:
             last.callback(self._detach)
 
     def _is_forked(self) -> bool:
-        """Return whether this is a forked child, which has the parent's files and none of its threads."""
+        """Return whether this is a forked child, which has the parent's files and none of its
+        threads.
+        """
         return self._forks != _forks
 
     # The methods below are called by what is watched, see `attach.Watcher`.
@@ -233,7 +253,9 @@ class Run:
     def _step(self, key: Any) -> Step:
         """Return the step of an iteration; the first caller opens the step."""
         if key not in self._open:
-            is_sampled = self._sample_every > 0 and self._begun % self._sample_every == 0
+            is_sampled = (
+                self._sample_every > 0 and self._begun % self._sample_every == 0
+            )
             self._open[key] = Step(is_sampled)
             self._begun += 1
         return self._open[key]
@@ -248,7 +270,9 @@ class Run:
             error = RuntimeError(
                 "expected steps of the watched scaler; if it was replaced, watch() again"
             )
-            self._writer.warn(error, f"a step of {type(optimizer).__name__} is not recorded")
+            self._writer.warn(
+                error, f"a step of {type(optimizer).__name__} is not recorded"
+            )
 
     def closing(self, key: Any) -> None:
         """Collect the values logged for the iteration that ends."""
@@ -278,7 +302,9 @@ class Run:
             self._writer.write(wait=False)
 
     def _in_order(self, flags: Flags) -> list[list[Any]]:
-        """Return the flags per optimizer, in the order of `watch`, then of others; [] without a step."""
+        """Return the flags per optimizer, in the order of `watch`, then of others; [] without a
+        step.
+        """
         values = {
             id(optimizer): [read(flag.reshape(())) for flag in tensors]
             for optimizer, tensors in flags
@@ -293,4 +319,6 @@ def _scalar(name: str, value: object) -> Any:
         return read(value.reshape(()))
     if isinstance(value, numbers.Real):
         return value if isinstance(value, int) else float(value)
-    raise TypeError(f"{name}={value!r}: expected a real number or a tensor with one element")
+    raise TypeError(
+        f"{name}={value!r}: expected a real number or a tensor with one element"
+    )

@@ -28,7 +28,8 @@ class Writer:
     Args:
         to: Destination, or list of destinations, see `sinks.sink`.
         header: Header of the run.
-        first_step: Number of the first record; None continues after the last record of an existing file.
+        first_step: Number of the first record; None continues after the last record of an existing
+            file.
         names: Names of the parameters.
         stalled: Detector of stalled parameters, or None.
         on_skip: Function called with the record of each skipped step.
@@ -50,7 +51,9 @@ class Writer:
         self._lock = threading.RLock()  # an on_skip may log, or close the run
         self._waiting: deque[Step] = deque()
         self._names, self._stalled, self._on_skip = names, stalled, on_skip
-        self._held: Record | None = None  # the last record; `close` may add values to it
+        self._held: Record | None = (
+            None  # the last record; `close` may add values to it
+        )
         self._written_at = time.monotonic()
         self._warned: set[str] = set()
         self._sinks: list[Sink] = []
@@ -60,7 +63,9 @@ class Writer:
             for destination in to if isinstance(to, list | tuple) else [to]:
                 self._sinks.append(sink(destination, header))
             if first_step is None:
-                first_step = max((getattr(each, "next_step", 0) for each in self._sinks), default=0)
+                first_step = max(
+                    (getattr(each, "next_step", 0) for each in self._sinks), default=0
+                )
             self._next = as_int("first_step", first_step, 0, "steps are counted from 0")
             opened.pop_all()
 
@@ -72,8 +77,9 @@ class Writer:
     def is_due(self) -> bool:
         """Return whether records should be written now.
 
-        Building and writing a record takes a fraction of the time if it follows others, so short steps share the
-        work. A killed process loses at most `_MOST` records or those of the last `_LONGEST` seconds.
+        Building and writing a record takes a fraction of the time if it follows others, so short
+        steps share the work. A killed process loses at most `_MOST` records or those of the last
+        `_LONGEST` seconds.
         """
         return (
             self._on_skip is not None
@@ -112,7 +118,9 @@ class Writer:
             last.callback(self._put, values)
             self.write(wait=True)
 
-    def warn(self, error: Exception, what: str = "parts of the record are missing") -> None:
+    def warn(
+        self, error: Exception, what: str = "parts of the record are missing"
+    ) -> None:
         """Warn once about an error that must not stop training."""
         text = f"watching: {what}: {type(error).__name__}: {error}"
         if text not in self._warned:
@@ -126,7 +134,9 @@ class Writer:
         self.skipped = record.get("skipped", False)
         if self._stalled and (text := self._stalled.warning(step, record)):
             record["warning"] = text
-            warnings.warn(f"step {record['step']}: {text}", RuntimeWarning, stacklevel=2)
+            warnings.warn(
+                f"step {record['step']}: {text}", RuntimeWarning, stacklevel=2
+            )
         self._put()
         self._held = record
         return record

@@ -13,8 +13,8 @@ CELLS = 1 << 22
 """Layers times samples times binades that a page holds; of more, some samples are left out."""
 FAINTEST = -6.0
 """log10 of the share of the elements in one binade that is still told from none."""
-# log2 of the sizes at scale 1 between which float16 rounds nothing to 0 or inf; it loses digits below
-# `normal`.
+# log2 of the sizes at scale 1 between which float16 rounds nothing to 0 or inf; it loses digits
+# below `normal`.
 WINDOW = {
     "flushed": math.log2(FP16.smallest_subnormal) - 1,
     "normal": math.log2(FP16.smallest_normal),
@@ -23,7 +23,9 @@ WINDOW = {
 ALL = "all parameters"
 
 
-def exponent_heatmap(history: History, scale: Series | None) -> dict[str, object] | None:
+def exponent_heatmap(
+    history: History, scale: Series | None
+) -> dict[str, object] | None:
     """Return what the heat maps of a page show, as JSON data; None without samples.
 
     Args:
@@ -32,16 +34,18 @@ def exponent_heatmap(history: History, scale: Series | None) -> dict[str, object
 
     Returns:
         ``step`` of each sample; ``layers``, all parameters first, then in the model's order;
-        ``lowest``, the binade of the first of ``bins``; ``levels``, shape (layers, samples, binades): 0
-        for none, else 1 to 255 by the logarithm of the share of the elements; ``lost``, shape (layers,
-        samples): share of the nonzero elements that float16 makes zero, NaN without a scale or a
-        nonzero element.
+        ``lowest``, the binade of the first of ``bins``; ``levels``, shape (layers, samples,
+        binades): 0 for none, else 1 to 255 by the logarithm of the share of the elements; ``lost``,
+        shape (layers, samples): share of the nonzero elements that float16 makes zero, NaN without
+        a scale or a nonzero element.
     """
     samples = history.samples
     if not samples:
         return None
     names = dict.fromkeys(name for sample in samples for name in sample.counts)
-    layers = {name: row for row, name in enumerate(dict.fromkeys([ALL, *map(_layer, names)]))}
+    layers = {
+        name: row for row, name in enumerate(dict.fromkeys([ALL, *map(_layer, names)]))
+    }
     samples = samples[:: -(-len(layers) * len(samples) * 280 // CELLS)]
     counts = np.zeros((len(layers), len(samples), 280), np.int64)
     for column, sample in enumerate(samples):
@@ -50,10 +54,14 @@ def exponent_heatmap(history: History, scale: Series | None) -> dict[str, object
     steps = [sample.step for sample in samples]
     scales = np.full(len(steps), math.nan)
     if scale is not None:
-        scales = scale.values[np.clip(np.searchsorted(scale.steps, steps), 0, len(scale) - 1)]
+        scales = scale.values[
+            np.clip(np.searchsorted(scale.steps, steps), 0, len(scale) - 1)
+        ]
     inner = counts[..., 1:-2]
     total = inner.sum(-1)
-    with np.errstate(divide="ignore", invalid="ignore"):  # at scale 0 all elements are lost
+    with np.errstate(
+        divide="ignore", invalid="ignore"
+    ):  # at scale 0 all elements are lost
         lost = np.where(scales >= 0, flushed(counts, scales) / total, np.nan)
     share = inner / np.maximum(total, 1)[..., None]
     level = 1 + 254 * (1 - np.log10(np.where(share > 0, share, 1.0)) / FAINTEST)

@@ -1,4 +1,5 @@
-"""One page of HTML that opens anywhere: it loads nothing, and it trusts none of the names that it shows.
+"""One page of HTML that opens anywhere: it loads nothing, and it trusts none of the names that it
+shows.
 
 The browser is told to load nothing from anywhere, so that a mistake cannot become a request.
 """
@@ -21,7 +22,8 @@ def shown(text: str) -> str:
 
 
 def assemble(title: str, scripts: Sequence[str], data: object, body: str) -> str:
-    """Return a page: body, in which the caller has escaped what others wrote, data, and the scripts.
+    """Return a page: body, in which the caller has escaped what others wrote, data, and the
+    scripts.
 
     Raises:
         ValueError, TypeError: data that is no JSON, such as inf, or a script that would end early.
@@ -39,7 +41,9 @@ def assemble(title: str, scripts: Sequence[str], data: object, body: str) -> str
         data=to_json(data),
         scripts="\n".join(f"<script>{script}</script>" for script in scripts),
     )
-    return page.encode(errors="replace").decode()  # a lone surrogate in a name could not be written
+    return page.encode(
+        errors="replace"
+    ).decode()  # a lone surrogate in a name could not be written
 
 
 def to_json(data: object) -> str:

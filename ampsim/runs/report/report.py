@@ -1,4 +1,6 @@
-"""The report of a run: one page of HTML with its diagnosis in words, its charts, and its skipped steps."""
+"""The report of a run: one page of HTML with its diagnosis in words, its charts, and its skipped
+steps.
+"""
 
 from collections.abc import Iterator
 from pathlib import PurePath
@@ -33,14 +35,22 @@ def report(explanation: Explanation) -> str:
         *_diagnosis(explanation, data),
         asset("report.html"),
         "<details><summary>Run settings</summary><ul>",
-        *(f"<li>{shown(f'{name}: {value}')}</li>" for name, value in data["settings"].items()),
+        *(
+            f"<li>{shown(f'{name}: {value}')}</li>"
+            for name, value in data["settings"].items()
+        ),
         "</ul></details>",
     ]
     names = ("series", "findings", "nonfinite", "exponents")
-    drawn = {"skips": data["skips"][:MOST_SKIPS], **{name: data[name] for name in names}}
+    drawn = {
+        "skips": data["skips"][:MOST_SKIPS],
+        **{name: data[name] for name in names},
+    }
     uplot = f"/*! {asset('uPlot.LICENSE.txt')} */\n{asset('uPlot.iife.min.js')}"
     scripts = [asset(script) for script in ("charts.js", "heat.js", "report.js")]
-    return assemble(f"{name}: loss scale report", [uplot, *scripts], drawn, "\n".join(body))
+    return assemble(
+        f"{name}: loss scale report", [uplot, *scripts], drawn, "\n".join(body)
+    )
 
 
 def _diagnosis(explanation: Explanation, data: dict[str, Any]) -> Iterator[str]:
@@ -63,7 +73,9 @@ def _diagnosis(explanation: Explanation, data: dict[str, Any]) -> Iterator[str]:
             else ""
         )
         yield f"<li>{shown(finding.message)}{action}</li>"
-    yield from (f"<li>{shown(text)}</li>" for text in [*data["looked_at"], *data["notes"]])
+    yield from (
+        f"<li>{shown(text)}</li>" for text in [*data["looked_at"], *data["notes"]]
+    )
     if data["missing"]:
         yield f"<li>The log does not show {shown('; '.join(data['missing']))}.</li>"
     yield "</ul></section>"

@@ -60,5 +60,7 @@ def scale_chart(explanation: Explanation, kind: str) -> bytes:
     file = io.BytesIO()
     # No date and no random identifiers: equal data gives an equal file.
     load("matplotlib").rcParams["svg.hashsalt"] = "ampsim"
-    figure.savefig(file, format=kind, dpi=200, metadata={"Date": None} if kind == "svg" else None)
+    figure.savefig(
+        file, format=kind, dpi=200, metadata={"Date": None} if kind == "svg" else None
+    )
     return file.getvalue()

@@ -1,4 +1,6 @@
-"""Write a failure of a loop's check as a pytest file that runs the check on the user's own make function."""
+"""Write a failure of a loop's check as a pytest file that runs the check on the user's own make
+function.
+"""
 
 from typing import Any
 
@@ -31,10 +33,17 @@ def write(name: str, target: str) -> str:
         raise ValueError(f"{target}: {result.text}")
     if result.outcome != "failed":
         why = f": {result.text}" if result.text else ""
-        raise ValueError(f"{name} {result.outcome} for {target}{why}; there is no failure to write")
+        raise ValueError(
+            f"{name} {result.outcome} for {target}{why}; there is no failure to write"
+        )
     first, *lines = result.text.splitlines()
     causes = [line.split(None, 1)[1] for line in lines if line.startswith("  cause ")]
-    about = Text(name, first.removeprefix(f"{name}: "), check.statement, check.issue, *causes)
-    imports = [f"from {module} import batches, {path}", "from ampsim.testing import check_loop"]
+    about = Text(
+        name, first.removeprefix(f"{name}: "), check.statement, check.issue, *causes
+    )
+    imports = [
+        f"from {module} import batches, {path}",
+        "from ampsim.testing import check_loop",
+    ]
     called = "batches()" if callable(batches) else "batches"
     return written(about, imports, [f'check_loop({path}, {called}, ["{name}"])'])

@@ -1,4 +1,6 @@
-"""To run what was written where ampsim cannot be imported: a test that does not fail there shows nothing."""
+"""To run what was written where ampsim cannot be imported: a test that does not fail there shows
+nothing.
+"""
 
 import subprocess
 import sys
@@ -30,11 +32,11 @@ def run_apart(source: str, limit: float) -> tuple[str | None, str]:
         limit: seconds; 0 is no limit.
 
     Returns:
-        by what it ended, the exception's name and the first line of its text, "" where it passed, None where it never
-        began; and the last line that the process said beside.
+        by what it ended, the exception's name and the first line of its text, "" where it passed,
+        None where it never began; and the last line that the process said beside.
     """
     apart = [] if "import ampsim" in source or "from ampsim" in source else ["apart"]
-    done = subprocess.run(  # noqa: S603  our own text
+    done = subprocess.run(  # noqa: S603
         [sys.executable, "-c", _RUN, *apart],
         input=source, capture_output=True, text=True, timeout=limit or None, check=False,
     )  # fmt: skip
@@ -43,20 +45,25 @@ def run_apart(source: str, limit: float) -> tuple[str | None, str]:
         for line in done.stdout.splitlines()
         if line.startswith("ENDED")
     ]
-    return ended[-1] if ended else None, (done.stderr.strip().splitlines() or ["nothing"])[-1]
+    return ended[-1] if ended else None, (
+        done.stderr.strip().splitlines() or ["nothing"]
+    )[-1]
 
 
 def emit(target: str, check: str, *, limit: float = 300.0, **options: Any) -> str:
-    """Return a pytest file that imports the target alone, and was seen to fail where ampsim cannot be imported.
+    """Return a pytest file that imports the target alone, and was seen to fail where ampsim cannot
+    be imported.
 
     Args:
         target: ``module:attribute`` of a scaler, or of a loop's ``make``.
-        check: by its name; one that scalers and loops have is a loop's where the module has ``batches``.
+        check: by its name; one that scalers and loops have is a loop's where the module has
+            ``batches``.
         limit: seconds that the written test may take; 0 is no limit.
         options: of `ampsim.testing.emit.scaler.write`.
 
     Raises:
-        ValueError: the check holds, is not asked of this target, or has no short test; or there is no such check.
+        ValueError: the check holds, is not asked of this target, or has no short test; or there is
+            no such check.
     """
     from ampsim.testing.check import chosen
     from ampsim.testing.emit import loop, scaler
@@ -76,7 +83,8 @@ def emit(target: str, check: str, *, limit: float = 300.0, **options: Any) -> st
 
 
 def require_failure(source: str, *, raises: bool, limit: float) -> None:
-    """Run a test in a process of its own, without ampsim where it does not name it; raise ValueError unless it fails.
+    """Run a test in a process of its own, without ampsim where it does not name it; raise
+    ValueError unless it fails.
 
     Args:
         source: of a file with one test.
@@ -101,4 +109,6 @@ def require_failure(source: str, *, raises: bool, limit: float) -> None:
         )
     if ended is None or (not raises and not said.startswith("AssertionError")):
         what = "the check's call should raise" if raises else "an assertion should fail"
-        raise ValueError(f"the standalone test ended in another way, but {what}: {said}")
+        raise ValueError(
+            f"the standalone test ended in another way, but {what}: {said}"
+        )

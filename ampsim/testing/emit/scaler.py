@@ -1,7 +1,7 @@
 """Write the minimal failure of a check of scalers as a pytest file.
 
-The file has the function that ran, the adapter and the functions that it uses, and the values of the
-falsifying example. What the reference state machine expects is a value.
+The file has the function that ran, the adapter and the functions that it uses, and the values of
+the falsifying example. What the reference state machine expects is a value.
 """
 
 import ast
@@ -27,17 +27,20 @@ from ampsim.testing.scaler_checks.traits import Traits
 def write(
     check: str, target: str, *, examples: int | None = None, **declared: Any
 ) -> tuple[str, bool]:
-    """Return a pytest file that fails for a scaler as the check of this name does, and whether by an exception.
+    """Return a pytest file that fails for a scaler as the check of this name does, and whether by
+    an exception.
 
     Args:
         check: Name of the check.
-        target: ``module:attribute`` of a class with torch's constructor, of ``make(rule)``, or of a `Subject`,
-            whose class is used with its traits.
-        examples: Maximum number of generated overflow sequences; None follows the hypothesis profile.
+        target: ``module:attribute`` of a class with torch's constructor, of ``make(rule)``, or of a
+            `Subject`, whose class is used with its traits.
+        examples: Maximum number of generated overflow sequences; None follows the hypothesis
+            profile.
         declared: Keyword arguments of `Traits`.
 
     Raises:
-        ValueError: The check passes, is skipped for this scaler, or has no standalone test; or there is no such check.
+        ValueError: The check passes, is skipped for this scaler, or has no standalone test; or
+            there is no such check.
     """
     (selected,) = chosen(names=[check])
     subject = find(target, **declared)
@@ -47,21 +50,31 @@ def write(
     if reason := selected.skip_reason(subject):
         raise ValueError(f"{check} is skipped for {target}: {reason}")
     if not selected.has_test:
-        raise ValueError(f"{check} needs ampsim, so it has no standalone test; run the check")
+        raise ValueError(
+            f"{check} needs ampsim, so it has no standalone test; run the check"
+        )
     subject.try_out()
     chosen_examples = generation.choose(examples)
-    failure = selected.falsify(subject, chosen_examples, limit=time_limit(chosen_examples.number))
+    failure = selected.falsify(
+        subject, chosen_examples, limit=time_limit(chosen_examples.number)
+    )
     if failure is None:
-        raise ValueError(f"{check} passed for {target}; there is no failure to write a test for")
+        raise ValueError(
+            f"{check} passed for {target}; there is no failure to write a test for"
+        )
     error = failure.error
     if isinstance(error, OverdueError):
-        raise ValueError(f"{check}: {error}, and neither would a standalone test") from error
+        raise ValueError(
+            f"{check}: {error}, and neither would a standalone test"
+        ) from error
     raised = not isinstance(error, AssertionError) or " raised " in str(error)
     return _printed(selected, failure, target), raised
 
 
 def _class_of(subject: Subject) -> str:
-    """Return ``module:Class`` of what a Subject makes; raise ValueError if that cannot be imported without ampsim."""
+    """Return ``module:Class`` of what a Subject makes; raise ValueError if that cannot be imported
+    without ampsim.
+    """
     made = type(subject.example)
     target = f"{made.__module__}:{made.__qualname__}"
     if target.startswith("ampsim.") or "<" in target:
@@ -82,10 +95,18 @@ def _printed(check: ScalerCheck, failure: Failure, target: str) -> str:
     source = "\n".join(parts)
     module, _, path = target.partition(":")
     traits = {name: value(getattr(example.traits, name)) for name in vars(Traits())}
-    declared = [f"{name}={text}" for name, text in traits.items() if f"traits.{name}" in source]
+    declared = [
+        f"{name}={text}" for name, text in traits.items() if f"traits.{name}" in source
+    ]
     used = inspect.getsource(function)
-    makers = [name for name in ("make", "construct") if name == "make" or ".construct(" in used]
-    parts += [_maker(name, path, load(target), example.subject.traits) for name in makers]
+    makers = [
+        name
+        for name in ("make", "construct")
+        if name == "make" or ".construct(" in used
+    ]
+    parts += [
+        _maker(name, path, load(target), example.subject.traits) for name in makers
+    ]
     body = [f"case = ScalerAdapter(make, SimpleNamespace({', '.join(declared)}))"]
     body += ["case.construct = construct"] * (len(makers) > 1)
     for name, answer in example.answers.items():
@@ -93,14 +114,22 @@ def _printed(check: ScalerCheck, failure: Failure, target: str) -> str:
     arguments = [f"{name}={value(each)}" for name, each in failure.values.items()]
     body.append(f"{function.__name__}({', '.join(['case', *arguments])})")
     first = check.message(failure, generation.choose()).partition("\n")[0]
-    about = Text(check.name, first.removeprefix(f"{check.name}: "), check.statement, check.issue)
-    imports |= {f"from {module} import {path.partition('.')[0]}", "import math", "import torch"}
+    about = Text(
+        check.name, first.removeprefix(f"{check.name}: "), check.statement, check.issue
+    )
+    imports |= {
+        f"from {module} import {path.partition('.')[0]}",
+        "import math",
+        "import torch",
+    }
     imports |= {"from types import SimpleNamespace"}
     return written(about, sorted(imports), body, parts)
 
 
 def sources(*definitions: Any) -> tuple[list[str], set[str]]:
-    """Return the sources of functions and classes with what they use of ampsim, in order, and lines of imports."""
+    """Return the sources of functions and classes with what they use of ampsim, in order, and lines
+    of imports.
+    """
     parts, imports, known = list[str](), set[str](), set[str]()
 
     def add(definition: Any) -> None:
@@ -109,7 +138,9 @@ def sources(*definitions: Any) -> tuple[list[str], set[str]]:
         if inspect.isfunction(definition):  # without its decorators
             text = text[text.index(f"def {definition.__name__}(") :]
         space = vars(inspect.getmodule(definition))
-        names = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
+        names = {
+            node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)
+        }
         for name in sorted(names & space.keys() - known):
             need(name, space[name])
         parts.append(text.rstrip())
@@ -145,7 +176,10 @@ def _maker(name: str, path: str, target: Any, traits: Traits) -> str:
         call = "*constants.values()" if by_place else "**constants"
         names = {"device", *constants} if by_place else {*by_name}
         constants = {"device": "cpu", **constants}
-    lines = [f"def {name}(**constants):", *(_within_bounds(traits) if name == "make" else ())]
+    lines = [
+        f"def {name}(**constants):",
+        *(_within_bounds(traits) if name == "make" else ()),
+    ]
     defaults = {each: default for each, default in constants.items() if each in names}
     lines.append(f"    constants = {value(defaults)} | constants")
     if not names >= {*CONSTANTS}:  # the scaler takes no such argument
@@ -166,7 +200,10 @@ def _within_bounds(traits: Traits) -> list[str]:
             '    for key in {*constants} & {"init_scale", "growth_factor", "backoff_factor"}:'
         ]
         lines += ["        constants[key] = 2.0 ** round(math.log2(constants[key]))"]
-    bounds = traits.possible(Rule(init_scale=2.0**127)).init_scale, traits.min_scale or 0.0
+    bounds = (
+        traits.possible(Rule(init_scale=2.0**127)).init_scale,
+        traits.min_scale or 0.0,
+    )
     if bounds != (2.0**127, 0.0):
         top, low = map(value, bounds)
         lines += [

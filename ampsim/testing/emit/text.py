@@ -1,4 +1,6 @@
-"""The file that is written: what is broken and why it matters, the imports that the code uses, one test."""
+"""The file that is written: what is broken and why it matters, the imports that the code uses, one
+test.
+"""
 
 import importlib
 import math
@@ -41,7 +43,10 @@ def written(
     code = textwrap.indent("\n".join(body), "    ")
     parts = [*head, f"def test_{about.check}():\n{code}"]
     return (
-        "\n\n".join([_docstring(about, imports), *front]) + "\n\n\n" + "\n\n\n".join(parts) + "\n"
+        "\n\n".join([_docstring(about, imports), *front])
+        + "\n\n\n"
+        + "\n\n\n".join(parts)
+        + "\n"
     )
 
 
@@ -58,15 +63,23 @@ def _docstring(about: Text, imports: Sequence[str]) -> str:
     head = textwrap.fill(
         textwrap.shorten(f"{about.check}: {seen}", 2 * WIDTH, placeholder=" ..."), WIDTH
     )
-    rest = [about.statement, about.cause, f"Reported before: {about.issue}" if about.issue else ""]
+    rest = [
+        about.statement,
+        about.cause,
+        f"Reported before: {about.issue}" if about.issue else "",
+    ]
     lines = [textwrap.fill(line, WIDTH) for line in rest if line]
-    return "\n".join([f'"""{head}', "", *lines, f"Seen with {versions(imports)}.", '"""'])
+    return "\n".join(
+        [f'"""{head}', "", *lines, f"Seen with {versions(imports)}.", '"""']
+    )
 
 
 def versions(imports: Sequence[str]) -> str:
     """Return the packages that import lines name, with their versions."""
     tops = dict.fromkeys(map(_top, imports))
-    found = {top: getattr(importlib.import_module(top), "__version__", None) for top in tops}
+    found = {
+        top: getattr(importlib.import_module(top), "__version__", None) for top in tops
+    }
     return (
         ", ".join(f"{top} {version}" for top, version in found.items() if version)
         or "its version of today"
@@ -95,7 +108,9 @@ def _arguments(named: Mapping[str, object]) -> str:
 
 
 def _listed(values: list[object]) -> str:
-    """Write a list; if a value comes more than 3 times in a row, as a sum: ``[False] * 300 + [True]``."""
+    """Write a list; if a value comes more than 3 times in a row, as a sum: ``[False] * 300 +
+    [True]``.
+    """
     runs = [(one, len(list(run))) for one, run in groupby(map(value, values))]
     if max((times for _, times in runs), default=0) <= 3:
         return f"[{', '.join(map(value, values))}]"

@@ -8,7 +8,8 @@ from ampsim.testing.check import Check, stating
 from ampsim.testing.loop.run import NOTHING, Fault
 from ampsim.testing.loop.state import Difference
 
-# Makes a check of a function of a loop's maker and of batches, which returns a counterexample or None.
+# Makes a check of a function of a loop's maker and of batches, which returns a counterexample or
+# None.
 check: Callable[..., Callable[..., Check]] = partial(stating, Check, {}, group="loop")
 
 

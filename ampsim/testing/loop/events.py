@@ -13,7 +13,8 @@ MOST = 9  # events that are shown
 
 
 def order(make: Make, batches: list[Batch], scale: float, fault: Fault) -> str:
-    """Return the events of the step on the last of these batches, in one line; "" if they are not visible.
+    """Return the events of the step on the last of these batches, in one line; "" if they are not
+    visible.
 
     Args:
         make: the loop's.
@@ -35,5 +36,10 @@ def order(make: Make, batches: list[Batch], scale: float, fault: Fault) -> str:
     except LoopError:
         return ""
     places = groupby(lines.changes, lambda change: change.where)
-    told = [f"{where} {', '.join(change.what for change in group)}" for where, group in places]
-    return "; ".join(told[:MOST]) + (f"; and {len(told) - MOST} more" if len(told) > MOST else "")
+    told = [
+        f"{where} {', '.join(change.what for change in group)}"
+        for where, group in places
+    ]
+    return "; ".join(told[:MOST]) + (
+        f"; and {len(told) - MOST} more" if len(told) > MOST else ""
+    )

@@ -65,31 +65,38 @@ def check_loop(
     ['passed', 'skipped']
 
     Args:
-        make: ``make(scaler)`` builds all objects from scratch, seeds them, and returns a `Loop` that uses the given
-            scaler. The checks set the scale. The scaler is torch's GradScaler on the CPU, or an instance of the class
-            that annotates the parameter: a `LossScale` or ``DynamicScale`` of `ampsim.jax`, flax's ``DynamicScale``, or
-            jmp's ``DynamicLossScale``. A torch ``make(scaler, group=None)`` also runs on two ranks, which are threads.
-            ``group`` is then the default process group of torch.distributed.
+        make: ``make(scaler)`` builds all objects from scratch, seeds them, and returns a `Loop`
+            that uses the given scaler. The checks set the scale. The scaler is torch's GradScaler
+            on the CPU, or an instance of the class that annotates the parameter: a `LossScale` or
+            ``DynamicScale`` of `ampsim.jax`, flax's ``DynamicScale``, or jmp's
+            ``DynamicLossScale``. A torch ``make(scaler, group=None)`` also runs on two ranks, which
+            are threads. ``group`` is then the default process group of torch.distributed.
         batches: at least 3 arguments of ``step``; each step gets a copy, under its own seed.
         checks: names in `CHECKS`; None for all.
-        expected_failures: name of a check -> reason, with a link. Strict: a check that passes is a finding.
-        limit: seconds per check; None for ten minutes, 0 for no limit, e.g. in a debugger. A check that takes longer
-            is a finding. `check_scaler` explains where limits apply.
+        expected_failures: name of a check -> reason, with a link. Strict: a check that passes is a
+            finding.
+        limit: seconds per check; None for ten minutes, 0 for no limit, e.g. in a debugger. A check
+            that takes longer is a finding. `check_scaler` explains where limits apply.
 
     Returns:
         list[Result]: One result per check.
 
     Raises:
         AssertionError: A check failed; the text has all findings.
-        LoopError: The loop cannot be checked: two runs differ, it ignores the scaler, it has no state to compare, or
-            it raised an exception, which is the cause.
+        LoopError: The loop cannot be checked: two runs differ, it ignores the scaler, it has no
+            state to compare, or it raised an exception, which is the cause.
         ValueError: No check has this name.
     """
     __tracebackhide__ = True  # for pytest
     refusals: list[LoopError] = []
     results = [
         *judge_loop(
-            make, batches, checks, expected=expected_failures, limit=limit, refusals=refusals
+            make,
+            batches,
+            checks,
+            expected=expected_failures,
+            limit=limit,
+            refusals=refusals,
         )
     ]
     if refusals and not any(each.is_finding for each in results):
@@ -128,8 +135,8 @@ def judge_loop(
 ) -> Iterator[Result]:
     """Yield the result of each check, as `check_loop` returns it, without raising for a failure.
 
-    If the loop raises in a check, the outcome is error, the exception is appended to `refusals`, and the other checks
-    still run.
+    If the loop raises in a check, the outcome is error, the exception is appended to `refusals`,
+    and the other checks still run.
     """
     asked, expected = chosen(checks), expected or {}
     chosen(expected)
@@ -175,7 +182,8 @@ def begin_judging(
     name: str,
     limit: float,
 ) -> Callable[[Sequence[str]], Iterator[Result]]:
-    """Load a loop's maker and its batches; return a function of names that runs those checks: see `testing.child`.
+    """Load a loop's maker and its batches; return a function of names that runs those checks: see
+    `testing.child`.
 
     That function raises ValueError for a loop that cannot be checked.
     """
@@ -183,7 +191,9 @@ def begin_judging(
 
     def judge(names: Sequence[str]) -> Iterator[Result]:
         try:
-            yield from judge_loop(make, batches, names, expected=expected, name=name, limit=limit)
+            yield from judge_loop(
+                make, batches, names, expected=expected, name=name, limit=limit
+            )
         except LoopError as error:
             raise ValueError(f"{name}: {error}") from error
 
@@ -204,7 +214,9 @@ def _try_out(make: Make, batches: Sequence[Batch]) -> bool:
             "state is empty: expected the model, the optimizer, and all other training state"
         )
     if not first.used and not first.others:
-        raise LoopError("the scaler was never used: expected make(scaler) to use the given scaler")
+        raise LoopError(
+            "the scaler was never used: expected make(scaler) to use the given scaler"
+        )
     for step, (left, right) in enumerate(zip(first.states, second.states, strict=True)):
         if found := differences(left, right):
             raise LoopError(_not_the_same(step, str(found[0])))
@@ -245,7 +257,9 @@ def message(check: Check, make: Make, batches: Sequence[Batch], broken: Broken) 
     more = len(broken.differences) - 1 - len(also)
     happened = ""
     if broken.fault is not None:
-        happened = order(make, [*batches[: broken.step + 1]], broken.scale, broken.fault)
+        happened = order(
+            make, [*batches[: broken.step + 1]], broken.scale, broken.fault
+        )
     story = [
         ("order", happened),
         ("cause", broken.cause),

@@ -18,25 +18,29 @@ class LoopError(Exception):
 class Loop:
     """A training loop to check, fresh and seeded, as ``make(scaler)`` returns it.
 
-    A JAX loop holds the scaler in `state`, and its functions take and return the state. ``step(state, batch)`` returns
-    the new state, or the new state and the logged values. ``save(state)`` returns a checkpoint, and
-    ``load(checkpoint)`` returns a state. The parameters of a JAX loop are the values of ``params`` or ``model``.
+    A JAX loop holds the scaler in `state`, and its functions take and return the state.
+    ``step(state, batch)`` returns the new state, or the new state and the logged values.
+    ``save(state)`` returns a checkpoint, and ``load(checkpoint)`` returns a state. The parameters
+    of a JAX loop are the values of ``params`` or ``model``.
 
-    Any object with these attributes works. If an optional attribute is missing, the report lists the checks that were
-    skipped: without ``split`` the check of micro-batches, and without a parameter ``group`` of make the check of ranks.
-    If a value of ``state`` can be read but not loaded, the check of resuming needs ``save`` and ``load``.
+    Any object with these attributes works. If an optional attribute is missing, the report lists
+    the checks that were skipped: without ``split`` the check of micro-batches, and without a
+    parameter ``group`` of make the check of ranks. If a value of ``state`` can be read but not
+    loaded, the check of resuming needs ``save`` and ``load``.
 
     Attributes:
         step: trains on one batch: forward, scale, backward, clip, step, update, schedule, averages.
-        state: name -> training state other than the scaler: objects with ``state_dict()``, tensors, arrays, numbers,
-            or callables that return these. The default checkpoint has only this state, so a loop with other state
-            does not resume. A skipped step may change: results of the forward pass, such as batch-norm statistics or a
-            hidden state; a random number generator; a copy of the scale; a count whose name has neither ``step`` nor
-            ``update``; and everything named ``data``.
+        state: name -> training state other than the scaler: objects with ``state_dict()``, tensors,
+            arrays, numbers, or callables that return these. The default checkpoint has only this
+            state, so a loop with other state does not resume. A skipped step may change: results of
+            the forward pass, such as batch-norm statistics or a hidden state; a random number
+            generator; a copy of the scale; a count whose name has neither ``step`` nor ``update``;
+            and everything named ``data``.
         logged: returns the logged values of the last batch, by name.
-        split: ``split(batch, parts)`` returns an argument of ``step`` that trains on the batch in that many
-            micro-batches.
-        save: returns a checkpoint, including the scaler; by default every ``state_dict()`` of `state` and the scaler.
+        split: ``split(batch, parts)`` returns an argument of ``step`` that trains on the batch in
+            that many micro-batches.
+        save: returns a checkpoint, including the scaler; by default every ``state_dict()`` of
+            `state` and the scaler.
         load: loads a checkpoint of ``save`` in a fresh loop.
     """
 
@@ -50,16 +54,22 @@ class Loop:
 
 @contextmanager
 def blame_user_code(where: str) -> Iterator[None]:
-    """Raise LoopError for an exception of the user's code, with its place; the exception stays the cause."""
+    """Raise LoopError for an exception of the user's code, with its place; the exception stays the
+    cause.
+    """
     try:
         yield
     except LoopError:
         raise
     except (Exception, SystemExit) as error:
         theirs = [
-            call for call in traceback.extract_tb(error.__traceback__) if is_users(call.filename)
+            call
+            for call in traceback.extract_tb(error.__traceback__)
+            if is_users(call.filename)
         ]
-        at = f" ({Path(theirs[-1].filename).name}:{theirs[-1].lineno})" if theirs else ""
+        at = (
+            f" ({Path(theirs[-1].filename).name}:{theirs[-1].lineno})" if theirs else ""
+        )
         raise LoopError(
             f"{where} raised {type(error).__name__}: {error}{at}{_explained(str(error))}"
         ) from error

@@ -20,7 +20,8 @@ class Fault:
 
     Attributes:
         value: inf, -inf, or NaN; 1 seeds nothing.
-        name: of the parameter in whose gradient one element, the last, has this value; "" for every element of all.
+        name: of the parameter in whose gradient one element, the last, has this value; "" for every
+            element of all.
         only: the index of the backward pass; None for each one.
         place: "loss" seeds it in the scaled loss itself, and so in all gradients.
     """
@@ -33,7 +34,11 @@ class Fault:
     def __str__(self) -> str:
         where = "all gradients"
         if self.name or self.place:
-            where = f"one element of {self.name}'s gradient" if self.name else "the scaled loss"
+            where = (
+                f"one element of {self.name}'s gradient"
+                if self.name
+                else "the scaled loss"
+            )
         number = "" if self.only is None else f", backward pass {self.only}"
         return f"{self.value} in {where}{number}"
 
@@ -47,8 +52,8 @@ class Planted:
 
     Attributes:
         passes: how many backward passes have reached each parameter.
-        early: the loop's state when the first gradient arrived, if the fault was `NOTHING`: what had moved by then is
-            the forward pass's.
+        early: the loop's state when the first gradient arrived, if the fault was `NOTHING`: what
+            had moved by then is the forward pass's.
     """
 
     passes: dict[str, int] = field(default_factory=dict)
@@ -67,7 +72,8 @@ class Run(ABC):
         verdicts: the same, for each batch.
         scalers: the scaler's state, before the first batch and after each one.
         steps: how many times an optimizer was called, for each batch; None where that is not seen.
-        others: the scalers that were used beside the given one, each with the batch in which it was first.
+        others: the scalers that were used beside the given one, each with the batch in which it was
+            first.
         jumps: what changed the scaler between one update and the next, as far as that is seen.
     """
 
@@ -86,10 +92,15 @@ class Run(ABC):
         self.jumps: list[str] = []
 
     def see(self, *, first: bool = False) -> None:
-        """Look at all that the loop and the scaler carry now; before the first batch nothing is logged."""
+        """Look at all that the loop and the scaler carry now; before the first batch nothing is
+        logged.
+        """
         with blame_user_code("state or logged"):
             self.states.append(
-                snapshot(Loop(self.loop.step, self.loop.state) if first else self.loop, self.unpack)
+                snapshot(
+                    Loop(self.loop.step, self.loop.state) if first else self.loop,
+                    self.unpack,
+                )
             )
             self.scalers.append(self.scaler_arrays())
 
@@ -104,7 +115,7 @@ class Run(ABC):
     @staticmethod
     def seed(number: int) -> None:
         """Seed every generator of random numbers that is not in state."""
-        np.random.seed(number)  # noqa: NPY002 - loops draw from it
+        np.random.seed(number)  # noqa: NPY002
         random.seed(number)
 
     @property
@@ -127,15 +138,22 @@ class Run(ABC):
 
     def scaler_arrays(self) -> State:
         """Return the same as arrays, by names that no state has."""
-        return {f"scaler.{key}": np.array(value) for key, value in self.scaler_state().items()}
+        return {
+            f"scaler.{key}": np.array(value)
+            for key, value in self.scaler_state().items()
+        }
 
     @abstractmethod
     def unpack(self, value: Any) -> Any:
-        """Return what the framework has of its own as an array, a mapping or a list; anything else as it is."""
+        """Return what the framework has of its own as an array, a mapping or a list; anything else
+        as it is.
+        """
 
     @abstractmethod
     def parameters(self) -> Mapping[str, Array]:
-        """Return copies of the parameters that the loop trains, by their names in `states` where they have one."""
+        """Return copies of the parameters that the loop trains, by their names in `states` where
+        they have one.
+        """
 
     @abstractmethod
     @contextmanager
@@ -143,16 +161,22 @@ class Run(ABC):
         """Seed a fault; yield a record of the backward passes that it reached."""
 
     def look(self) -> Mapping[str, Callable[[], object]]:
-        """Return functions by what a line of code may change, whose values show that it has changed."""
+        """Return functions by what a line of code may change, whose values show that it has
+        changed.
+        """
         return {}
 
     def owners(self) -> Mapping[str, str]:
-        """Return, by the names of arrays, which optimizer in state they belong to, as far as that is known."""
+        """Return, by the names of arrays, which optimizer in state they belong to, as far as that
+        is known.
+        """
         return {}
 
     @contextmanager
     def gradients(self) -> Iterator[Mapping[str, float]]:
-        """Give each parameter's largest gradient of a step, -1 for none, as far as the framework shows it."""
+        """Give each parameter's largest gradient of a step, -1 for none, as far as the framework
+        shows it.
+        """
         yield {}
 
     def save(self) -> Any:

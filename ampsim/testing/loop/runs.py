@@ -1,4 +1,6 @@
-"""Runs of a loop: from fresh objects, with the kit's scaler, batch by batch, in the framework that its maker names."""
+"""Runs of a loop: from fresh objects, with the kit's scaler, batch by batch, in the framework that
+its maker names.
+"""
 
 import copy
 import importlib
@@ -15,7 +17,8 @@ Make = Callable[
     ..., Any
 ]  # make(scaler), or make(scaler, group=None), gives a Loop, or what has its attributes
 NEVER = 2**30  # a growth interval that no run reaches
-BACKENDS = {  # where the class lives that make's parameter is annotated with -> the runs that give it one
+# where the class lives that make's parameter is annotated with -> the runs that give it one
+BACKENDS = {
     "ampsim.jax": "jax:JaxRun",
     "flax": "jax:JaxRun",
     "jmp": "jax:JaxRun",
@@ -32,7 +35,9 @@ class Batch:
 
 
 def scaler_class(make: Make) -> type | None:
-    """Return the class that the first parameter of `make` is annotated with, or ``type[...]`` of; None for none."""
+    """Return the class that the first parameter of `make` is annotated with, or ``type[...]`` of;
+    None for none.
+    """
     try:
         parameters = inspect.signature(make, eval_str=True).parameters
     except (NameError, TypeError, ValueError):
@@ -47,14 +52,21 @@ def run_class(make: Make) -> type[Run]:
     """Return the kind of runs for a maker, and import no other framework than its own."""
     home = getattr(scaler_class(make), "__module__", "")
     module, _, name = next(
-        (backend for top, backend in BACKENDS.items() if home == top or home.startswith(f"{top}.")),
+        (
+            backend
+            for top, backend in BACKENDS.items()
+            if home == top or home.startswith(f"{top}.")
+        ),
         DEFAULT,
     ).partition(":")
-    return getattr(importlib.import_module(f"ampsim.testing.loop.backends.{module}"), name)  # type: ignore[no-any-return]
+    backends = importlib.import_module(f"ampsim.testing.loop.backends.{module}")
+    return getattr(backends, name)  # type: ignore[no-any-return]
 
 
 def begin(make: Make, scale: float, growth_interval: int = NEVER, **group: Any) -> Run:
-    """Make a fresh loop with a scaler at this scale, on a rank with its ``group=``, and look at its state."""
+    """Make a fresh loop with a scaler at this scale, on a rank with its ``group=``, and look at its
+    state.
+    """
     run = run_class(make)(scaler_class(make), scale, growth_interval, **group)
     run.seed(0)
     with blame_user_code("make"):
@@ -63,11 +75,15 @@ def begin(make: Make, scale: float, growth_interval: int = NEVER, **group: Any) 
         raise LoopError(
             f"make returned {type(loop).__name__}: expected a Loop(step, state={{...}})"
         )
-    given: dict[str, Any] = {each.name: getattr(loop, each.name, None) for each in fields(Loop)}
+    given: dict[str, Any] = {
+        each.name: getattr(loop, each.name, None) for each in fields(Loop)
+    }
     run.loop = Loop(**given)
     if not isinstance(run.loop.state, Mapping):
         kind = type(run.loop.state).__name__
-        raise LoopError(f"state is a {kind}: expected a mapping of names, as {{'model': model}}")
+        raise LoopError(
+            f"state is a {kind}: expected a mapping of names, as {{'model': model}}"
+        )
     run.see(first=True)
     return run
 
@@ -80,27 +96,34 @@ def advance(
         seen = len(run.found)
         run.scales.append(run.scale)
         run.seed(1 + batch.place)
-        with blame_user_code(f"step, in batch {batch.place} at scale {run.scales[-1]:g},"):
+        with blame_user_code(
+            f"step, in batch {batch.place} at scale {run.scales[-1]:g},"
+        ):
             run.step(data(copy.deepcopy(batch.data)))
         run.verdicts.append(run.found[seen:])
         run.see()
     return run
 
 
-def play(make: Make, batches: Sequence[Batch], scale: float, growth_interval: int = NEVER) -> Run:
+def play(
+    make: Make, batches: Sequence[Batch], scale: float, growth_interval: int = NEVER
+) -> Run:
     """Train a fresh loop on batches, from this scale."""
     return advance(begin(make, scale, growth_interval), batches)
 
 
 def iterations(make: Make, batches: Sequence[Batch]) -> list[Sequence[Batch]]:
-    """Cut batches after each one in which the scaler is updated, as a loop may accumulate gradients over several.
+    """Cut batches after each one in which the scaler is updated, as a loop may accumulate gradients
+    over several.
 
     A loop that trains and never updates its scaler is cut after each batch.
     """
     run, begun = play(make, batches, 1.0), 0
     found: list[Sequence[Batch]] = []
     names = run.parameters().keys() & run.states[0].keys()
-    has_trained = any(not same(run.states[0][name], run.states[-1].get(name)) for name in names)
+    has_trained = any(
+        not same(run.states[0][name], run.states[-1].get(name)) for name in names
+    )
     is_updated = any(run.verdicts) or not has_trained
     for index, verdicts in enumerate(run.verdicts):
         if verdicts or not is_updated:

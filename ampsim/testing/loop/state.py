@@ -22,7 +22,9 @@ def snapshot(loop: Loop, unpack: Callable[[Any], Any]) -> State:
         LoopError: A value of ``state`` or ``logged`` cannot be compared.
     """
     logged = loop.logged() if loop.logged else {}
-    held = dict(loop.state) | {f"{LOGGED}.{key}": value for key, value in logged.items()}
+    held = dict(loop.state) | {
+        f"{LOGGED}.{key}": value for key, value in logged.items()
+    }
     return {
         name: array
         for key, value in held.items()
@@ -33,12 +35,16 @@ def snapshot(loop: Loop, unpack: Callable[[Any], Any]) -> State:
 def _leaves(
     name: str, value: Any, unpack: Callable[[Any], Any], *, named: bool = False
 ) -> Iterator[tuple[str, Array]]:
-    """Yield arrays with their names. A value that is not an array raises if `named` by the user, else it is skipped."""
+    """Yield arrays with their names. A value that is not an array raises if `named` by the user,
+    else it is skipped.
+    """
     value = unpack(value)
     if isinstance(value, Mapping):
         for key, each in value.items():
             yield from _leaves(f"{name}.{key}", each, unpack)
-    elif isinstance(value, (Number, np.ndarray, np.generic)) or hasattr(value, "__array__"):
+    elif isinstance(value, (Number, np.ndarray, np.generic)) or hasattr(
+        value, "__array__"
+    ):
         yield name, _array(value)
     elif isinstance(value, (list, tuple)):
         if value and all(isinstance(each, Number) for each in value):
@@ -78,12 +84,20 @@ class Difference:
 
     @property
     def changes(self) -> tuple[Array, Array] | None:
-        """The changes of both runs as float64; of what is logged, the values. None if they cannot be compared."""
-        if self.left is None or self.right is None or self.left.shape != self.right.shape:
+        """The changes of both runs as float64; of what is logged, the values. None if they cannot
+        be compared.
+        """
+        if (
+            self.left is None
+            or self.right is None
+            or self.left.shape != self.right.shape
+        ):
             return None
         if self.left.dtype.kind not in "biuf":
             return None
-        left, right = (array.astype(np.float64).ravel() for array in (self.left, self.right))
+        left, right = (
+            array.astype(np.float64).ravel() for array in (self.left, self.right)
+        )
         is_logged = self.name.startswith(f"{LOGGED}.")
         if self.before is None or self.before.shape != self.left.shape or is_logged:
             return left, right
@@ -92,7 +106,9 @@ class Difference:
             return left - before, right - before
 
     def factor(self) -> float | None:
-        """Return by what the change of the left run is multiplied in the right one; None if by no one number."""
+        """Return by what the change of the left run is multiplied in the right one; None if by no
+        one number.
+        """
         left, right = self.changes or (np.zeros(1), np.zeros(1))
         square = float(left @ left)
         if not (0 < square < np.inf and np.isfinite(right).all()):
@@ -105,7 +121,11 @@ class Difference:
     def is_poisoned(self) -> bool:
         """Whether an element has become inf or NaN."""
         right = self.right
-        return right is not None and right.dtype.kind == "f" and not np.isfinite(right).all()
+        return (
+            right is not None
+            and right.dtype.kind == "f"
+            and not np.isfinite(right).all()
+        )
 
     def __str__(self) -> str:
         left, right = self.left, self.right
@@ -126,7 +146,9 @@ class Difference:
         return f"{self.name}{where} is {right[index]!s}, expected {left[index]!s}"
 
 
-def differences(left: State, right: State, before: State | None = None) -> list[Difference]:
+def differences(
+    left: State, right: State, before: State | None = None
+) -> list[Difference]:
     """Return the arrays that are not equal bit for bit, in the order of the left state."""
     names = dict.fromkeys([*left, *right])
     return [
@@ -139,7 +161,9 @@ def differences(left: State, right: State, before: State | None = None) -> list[
 def moved(left: State, right: State) -> list[Difference]:
     """Return what differs of two states, but for the data and what is logged."""
     passing = (f"{LOGGED}.", DATA)
-    return [each for each in differences(left, right) if not each.name.startswith(passing)]
+    return [
+        each for each in differences(left, right) if not each.name.startswith(passing)
+    ]
 
 
 def same(left: Array | None, right: Array | None) -> bool:
@@ -153,26 +177,38 @@ def same(left: Array | None, right: Array | None) -> bool:
     )
 
 
-def beyond(tolerance: float, before: State, left: State, right: State) -> list[Difference]:
-    """Return the differences of two states, of kinds whose changes are apart by more than a relative tolerance.
+def beyond(
+    tolerance: float, before: State, left: State, right: State
+) -> list[Difference]:
+    """Return the differences of two states, of kinds whose changes are apart by more than a
+    relative tolerance.
 
-    A kind is all of one owner and one type, and in the state of an optimizer of one name, as ``exp_avg``. A single
-    array may be nothing but rounding, as the bias of the keys of an attention.
+    A kind is all of one owner and one type, and in the state of an optimizer of one name, as
+    ``exp_avg``. A single array may be nothing but rounding, as the bias of the keys of an
+    attention.
     """
     kinds: dict[object, list[Difference]] = {}
     for name in dict.fromkeys([*left, *right]):
         each = Difference(name, left.get(name), right.get(name), before.get(name))
         owner, _, rest = name.partition(".")
-        last = rest.rpartition(".")[2] if rest.startswith(("state.", "param_groups.")) else ""
+        last = (
+            rest.rpartition(".")[2]
+            if rest.startswith(("state.", "param_groups."))
+            else ""
+        )
         kind = owner, last, each.left.dtype.kind if each.left is not None else ""
         if owner not in (LOGGED, DATA):
             kinds.setdefault(kind, []).append(each)
-    far = [each for kind in kinds.values() if _distance(kind) > tolerance for each in kind]
+    far = [
+        each for kind in kinds.values() if _distance(kind) > tolerance for each in kind
+    ]
     return [each for each in far if not same(each.left, each.right)]
 
 
 def _distance(kind: Iterable[Difference]) -> float:
-    """Return the distance of two changes, relative to the change; inf if only one of them is a change."""
+    """Return the distance of two changes, relative to the change; inf if only one of them is a
+    change.
+    """
     apart = change = 0.0
     for each in kind:
         if each.changes is None:
@@ -183,9 +219,13 @@ def _distance(kind: Iterable[Difference]) -> float:
         differs = left != right  # an inf that stays one is no distance
         with np.errstate(invalid="ignore", over="ignore"):
             apart += float(
-                ((right - left)[differs & ~(np.isnan(left) & np.isnan(right))] ** 2).sum()
+                (
+                    (right - left)[differs & ~(np.isnan(left) & np.isnan(right))] ** 2
+                ).sum()
             )
             change += float((left[np.isfinite(left)] ** 2).sum())
     if apart == 0:
         return 0.0
-    return float(np.sqrt(apart / change)) if change > 0 and np.isfinite(apart) else np.inf
+    return (
+        float(np.sqrt(apart / change)) if change > 0 and np.isfinite(apart) else np.inf
+    )

@@ -20,7 +20,8 @@ def check(issue: str = "", *, of_parting: bool = False) -> Callable[[Function], 
 
     Args:
         issue: as `stating` takes it.
-        of_parting: whether the check runs only in scenarios with a desynchronized rank, or only in the others.
+        of_parting: whether the check runs only in scenarios with a desynchronized rank, or only in
+            the others.
     """
     state = stating(Check, CHECKS, issue=issue, group="ranks")
 
@@ -28,7 +29,9 @@ def check(issue: str = "", *, of_parting: bool = False) -> Callable[[Function], 
         @wraps(function)
         def ask(scenario: Scenario, records: Records, played: Played) -> str | None:
             return (
-                function(scenario, records, played) if bool(scenario.parts) == of_parting else None
+                function(scenario, records, played)
+                if bool(scenario.parts) == of_parting
+                else None
             )
 
         return state(ask)
@@ -43,7 +46,11 @@ def _iterations(records: Records) -> Iterator[tuple[int, Sequence[Seen]]]:
 
 def _moved(seen: Sequence[Seen], i: int) -> dict[int, bool]:
     """Return which ranks with gradients stepped optimizer i."""
-    return {rank: moved for rank, each in enumerate(seen) if (moved := each.moved[i]) is not None}
+    return {
+        rank: moved
+        for rank, each in enumerate(seen)
+        if (moved := each.moved[i]) is not None
+    }
 
 
 @check("hpcaitech/ColossalAI#5003")
@@ -81,13 +88,17 @@ def rank_without_gradients_participates(
 
 def _raised(records: Records) -> str | None:
     raised = [
-        f"rank {rank} raised {record.error}" for rank, record in enumerate(records) if record.error
+        f"rank {rank} raised {record.error}"
+        for rank, record in enumerate(records)
+        if record.error
     ]
     return raised[0] if raised else None
 
 
 @check("facebookresearch/fairseq2#1346")
-def no_rank_steps_on_overflow(scenario: Scenario, records: Records, _: Played) -> str | None:
+def no_rank_steps_on_overflow(
+    scenario: Scenario, records: Records, _: Played
+) -> str | None:
     """An overflow on one rank, or on all, skips the step of that optimizer on every rank."""
     for number, seen in _iterations(records):
         for i in sorted({i for _, i in scenario.overflows[number]}):
@@ -97,7 +108,9 @@ def no_rank_steps_on_overflow(scenario: Scenario, records: Records, _: Played) -
 
 
 @check(of_parting=True)
-def desynchronized_rank_is_detected(scenario: Scenario, records: Records, _: Played) -> str | None:
+def desynchronized_rank_is_detected(
+    scenario: Scenario, records: Records, _: Played
+) -> str | None:
     """If a rank skips step(), steps in another order, or exits, no rank steps on an overflow."""
     for rank, record in enumerate(records):
         for number, (seen, overflows) in enumerate(
@@ -110,7 +123,9 @@ def desynchronized_rank_is_detected(scenario: Scenario, records: Records, _: Pla
 
 
 @check()
-def parameters_stay_finite(scenario: Scenario, records: Records, _: Played) -> str | None:
+def parameters_stay_finite(
+    scenario: Scenario, records: Records, _: Played
+) -> str | None:
     """No parameter becomes inf or NaN, for any number of ranks that overflow at once."""
     for number, seen in _iterations(records):
         for rank, each in enumerate(seen):
@@ -127,17 +142,22 @@ def ranks_agree_on_skips(scenario: Scenario, records: Records, _: Played) -> str
             moved = _moved(seen, i)
             if len({*moved.values()}) > 1:
                 told = ", ".join(
-                    f"rank {rank} {'stepped' if it else 'skipped'}" for rank, it in moved.items()
+                    f"rank {rank} {'stepped' if it else 'skipped'}"
+                    for rank, it in moved.items()
                 )
                 return f"{told} optimizer {i} (iteration {number})"
     return None
 
 
 @check()
-def finite_steps_are_taken(scenario: Scenario, records: Records, _: Played) -> str | None:
+def finite_steps_are_taken(
+    scenario: Scenario, records: Records, _: Played
+) -> str | None:
     """Every rank steps if no gradient overflows on any rank."""
     for number, seen in _iterations(records):
-        for i in range(0 if scenario.overflows[number] or scenario.equal else scenario.optimizers):
+        for i in range(
+            0 if scenario.overflows[number] or scenario.equal else scenario.optimizers
+        ):
             for rank, moved in _moved(seen, i).items():
                 if not moved:
                     return f"rank {rank} skipped optimizer {i} (iteration {number})"
@@ -146,21 +166,31 @@ def finite_steps_are_taken(scenario: Scenario, records: Records, _: Played) -> s
 
 @check("NVIDIA-NeMo/Megatron-Bridge#5591")
 def ranks_agree_on_scale(scenario: Scenario, records: Records, _: Played) -> str | None:
-    """All ranks multiply the loss by the same scale and have the same scale and state dict after each update."""
+    """All ranks multiply the loss by the same scale and have the same scale and state dict after
+    each update.
+    """
     for number, seen in _iterations(records):
         for name in ("used", "after", "state"):
             values = [getattr(each, name) for each in seen]
             if len({*values}) > 1:
-                told = ", ".join(f"{value} on rank {rank}" for rank, value in enumerate(values))
+                told = ", ".join(
+                    f"{value} on rank {rank}" for rank, value in enumerate(values)
+                )
                 return f"{_NAMES[name]} is {told} (iteration {number})"
     return None
 
 
-_NAMES = {"used": "the scale of the loss", "after": "the scale", "state": "the state dict"}
+_NAMES = {
+    "used": "the scale of the loss",
+    "after": "the scale",
+    "state": "the state dict",
+}
 
 
 @check()
-def ranks_agree_on_step_counts(scenario: Scenario, records: Records, _: Played) -> str | None:
+def ranks_agree_on_step_counts(
+    scenario: Scenario, records: Records, _: Played
+) -> str | None:
     """Every rank with gradients counts exactly the optimizer steps."""
     taken: dict[tuple[int, int], int] = {}
     for number, seen in _iterations(records):
@@ -173,9 +203,12 @@ def ranks_agree_on_step_counts(scenario: Scenario, records: Records, _: Played) 
 
 
 @check()
-def scale_does_not_depend_on_ranks(scenario: Scenario, records: Records, _: Played) -> str | None:
+def scale_does_not_depend_on_ranks(
+    scenario: Scenario, records: Records, _: Played
+) -> str | None:
     """Ranks with equal gradients take each step that one rank would take."""
-    # A sum over N ranks that is divided after it overflows up to log2 N bits early: `theory.bits_lost_to_ranks`
+    # A sum over N ranks that is divided after it overflows up to log2 N bits early:
+    # `theory.bits_lost_to_ranks`
     if not scenario.equal:
         return None
     for number, seen in _iterations(records):
@@ -193,7 +226,9 @@ def scale_does_not_depend_on_ranks(scenario: Scenario, records: Records, _: Play
 def simultaneous_overflows_count_once(
     scenario: Scenario, records: Records, played: Played
 ) -> str | None:
-    """The scale does not depend on how many ranks and optimizers overflow at once or have gradients."""
+    """The scale does not depend on how many ranks and optimizers overflow at once or have
+    gradients.
+    """
     return _same_scales(records, played.get(scenario.joined(len(records))), "where all overflow") if any(
         scenario.overflows
     ) and not scenario.resumes else None  # fmt: skip
@@ -213,7 +248,9 @@ def resume_from_one_rank_is_exact(
 
 def _same_scales(records: Records, others: Records | None, where: str) -> str | None:
     for rank, (record, other) in enumerate(zip(records, others or (), strict=False)):
-        for number, (mine, theirs) in enumerate(zip(record.seen, other.seen, strict=False)):
+        for number, (mine, theirs) in enumerate(
+            zip(record.seen, other.seen, strict=False)
+        ):
             if mine.after != theirs.after:
                 return f"the scale on rank {rank} is {mine.after}, {where} {theirs.after} (iteration {number})"
     return None

@@ -1,7 +1,8 @@
-"""Where the gradients of a rank come from: they are set by hand, or reduced by a wrapper in a backward pass.
+"""Where the gradients of a rank come from: they are set by hand, or reduced by a wrapper in a
+backward pass.
 
-By hand every rank has what a scaler would see under a wrapper, and threads can do it. The wrappers are
-DistributedDataParallel, FSDP2's fully_shard, whose gradients are DTensors, and the user's own.
+By hand every rank has what a scaler would see under a wrapper, and threads can do it. The wrappers
+are DistributedDataParallel, FSDP2's fully_shard, whose gradients are DTensors, and the user's own.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,17 +27,26 @@ class World:
     """
 
     def __init__(self, group: Any, first: Callable[[object], Any]) -> None:
-        self.rank, self.size, self.group, self.first = group.rank(), group.size(), group, first
+        self.rank, self.size, self.group, self.first = (
+            group.rank(),
+            group.size(),
+            group,
+            first,
+        )
 
 
 class Sharded:
-    """An optimizer with gradients of this rank's own, as under FSDP; those of an empty rank have no gradients."""
+    """An optimizer with gradients of this rank's own, as under FSDP; those of an empty rank have no
+    gradients.
+    """
 
     on_threads: ClassVar[bool] = True  # whether ranks that are threads can have it
 
     def __init__(self, optimizer: Optimizer, world: World, *, empty: bool) -> None:
         self.world = world
-        self.own([nn.Parameter(torch.ones(shape)) for shape in ((3,), (2, 2))], optimizer)
+        self.own(
+            [nn.Parameter(torch.ones(shape)) for shape in ((3,), (2, 2))], optimizer
+        )
 
     def own(self, params: list[nn.Parameter], optimizer: Optimizer) -> None:
         """Give these parameters an optimizer, and begin to count its steps."""
@@ -47,7 +57,9 @@ class Sharded:
         self.calls += 1
 
     def give(self, value: float, *, bad: bool, empty: bool) -> None:
-        """Leave gradients of a value, with an inf in the last one if `bad`; none if this rank is empty."""
+        """Leave gradients of a value, with an inf in the last one if `bad`; none if this rank is
+        empty.
+        """
         for param in self.params:
             param.grad = None if empty else torch.full_like(param, value)
         if bad and (last := self.params[-1].grad) is not None:
@@ -92,7 +104,10 @@ class Sum(nn.Module):
 
     def forward(self, factors: Sequence[Tensor]) -> Tensor:
         return torch.stack(
-            [(part * factor).sum() for part, factor in zip(self.parts, factors, strict=True)]
+            [
+                (part * factor).sum()
+                for part, factor in zip(self.parts, factors, strict=True)
+            ]
         ).sum()
 
 
@@ -109,7 +124,9 @@ class DDP(Sharded):
         return [(3,), (self.world.size, 2)]
 
     def _wrapped(self, model: nn.Module) -> nn.Module:
-        return nn.parallel.DistributedDataParallel(model, process_group=self.world.group)
+        return nn.parallel.DistributedDataParallel(
+            model, process_group=self.world.group
+        )
 
     def give(self, value: float, *, bad: bool, empty: bool) -> None:
         factors = [torch.full(shape, 0.0 if empty else value) for shape in self.shapes]
@@ -120,7 +137,9 @@ class DDP(Sharded):
 
 
 class FSDP2(DDP):
-    """An optimizer of DTensors, as fully_shard leaves them: row r is on rank r, an empty rank has no row."""
+    """An optimizer of DTensors, as fully_shard leaves them: row r is on rank r, an empty rank has
+    no row.
+    """
 
     on_threads = False
 
@@ -156,7 +175,9 @@ def kind_of(gradients: Gradients) -> type[Sharded]:
     class Wrapped(DDP):
         """An optimizer of a model in the user's wrapper."""
 
-        on_threads = False  # it may ask for more than the collectives of `threads.Group`
+        on_threads = (
+            False  # it may ask for more than the collectives of `threads.Group`
+        )
 
         def _wrapped(self, model: nn.Module) -> nn.Module:
             return wrap(model, self.world.group)

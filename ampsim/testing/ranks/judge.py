@@ -27,7 +27,13 @@ from ampsim.testing.load import load
 from ampsim.testing.ranks.checks import CHECKS, Played
 from ampsim.testing.ranks.gradients import Gradients, kind_of
 from ampsim.testing.ranks.processes import play_all
-from ampsim.testing.ranks.scenario import FAST, FAST_ON_DTENSORS, Make, Scenario, scenarios
+from ampsim.testing.ranks.scenario import (
+    FAST,
+    FAST_ON_DTENSORS,
+    Make,
+    Scenario,
+    scenarios,
+)
 from ampsim.testing.ranks.threads import ThreadRun, late
 from ampsim.testing.scaler_checks.traits import Traits
 
@@ -49,15 +55,16 @@ def check_ranks(
     """Run the checks of ranks on a scaler and raise if one fails.
 
     Args:
-        make: ``make(group)`` returns a fresh scaler with torch's methods, on the CPU, that synchronizes over the
-            process group. Use a short growth interval, e.g. 2, to test growth too. Each rank calls it in its own thread
-            or process.
+        make: ``make(group)`` returns a fresh scaler with torch's methods, on the CPU, that
+            synchronizes over the process group. Use a short growth interval, e.g. 2, to test growth
+            too. Each rank calls it in its own thread or process.
         ranks: Number of ranks; at least 2.
-        gradients: "sharded" if each rank has its own gradients, as under FSDP; "DDP" or "FSDP2" for the gradients of
-            torch's wrapper; or your own ``wrap(model, group)``, which returns the model so wrapped that its backward
-            pass reduces the gradients. "FSDP2", which uses DTensors of fully_shard, and your own need processes.
-        unsupported: Features, from `scaler_checks.traits.FEATURES`, that the scaler does not support. These checks use
-            "fused", "optimizers", "state_dict", and "unscale_".
+        gradients: "sharded" if each rank has its own gradients, as under FSDP; "DDP" or "FSDP2" for
+            the gradients of torch's wrapper; or your own ``wrap(model, group)``, which returns the
+            model so wrapped that its backward pass reduces the gradients. "FSDP2", which uses
+            DTensors of fully_shard, and your own need processes.
+        unsupported: Features, from `scaler_checks.traits.FEATURES`, that the scaler does not
+            support. These checks use "fused", "optimizers", "state_dict", and "unscale_".
         checks: names in `ampsim.testing.ranks.checks.CHECKS`; None for all.
         expected_failures: name of a check -> reason, with a link. Strict: an xpass is a finding.
         processes: Whether to also run every scenario in processes, with gloo.
@@ -99,12 +106,20 @@ def judge_ranks(
     asked, expected, lacks = chosen(checks), expected or {}, {*unsupported}
     chosen(expected)
     Traits(unsupported=frozenset(lacks))  # raises for an unknown name
-    fast = [] if "fused" in lacks else FAST_ON_DTENSORS if gradients == "FSDP2" else FAST
-    todo = [each for each in scenarios(ranks, fast) if _can_play(each, gradients, lacks)]
+    fast = (
+        [] if "fused" in lacks else FAST_ON_DTENSORS if gradients == "FSDP2" else FAST
+    )
+    todo = [
+        each for each in scenarios(ranks, fast) if _can_play(each, gradients, lacks)
+    ]
     failures: dict[str, str] = {}
-    for played, new, where in _plays(make, todo, ranks, gradients, wait if processes else 0.0):
+    for played, new, where in _plays(
+        make, todo, ranks, gradients, wait if processes else 0.0
+    ):
         for check in asked:
-            if check.name not in failures and (seen := check.function(new, played[new], played)):
+            if check.name not in failures and (
+                seen := check.function(new, played[new], played)
+            ):
                 failures[check.name] = described(
                     check, seen, [*new.story(ranks), ("seen on", where)]
                 )
@@ -113,7 +128,9 @@ def judge_ranks(
     name = getattr(make, "__qualname__", "scaler")
     for check in asked:
         yield Result(
-            check, name, *settled(check, failures.get(check.name), expected.get(check.name))
+            check,
+            name,
+            *settled(check, failures.get(check.name), expected.get(check.name)),
         )
 
 
@@ -139,7 +156,8 @@ def _plays(
 ) -> Iterator[tuple[Played, Scenario, str]]:
     """Yield what was played so far, which scenario is new, and where.
 
-    Each scenario runs once among threads, simple ones also with each rank late; then with gloo unless the wait is 0.
+    Each scenario runs once among threads, simple ones also with each rank late; then with gloo
+    unless the wait is 0.
     """
     if kind_of(gradients).on_threads:
         yield from _threads(make, todo, ranks, gradients)
@@ -162,8 +180,14 @@ def _threads(
         for scenario in [each for each in todo if each.is_simple]:
             for rank in range(ranks):
                 program = ThreadRun(make, scenario, ranks, gradients)
-                _raise_what_is_ours(scheduler.attempt(program, late(rank), max_steps=STEPS))
-                yield {**played, scenario: program.records}, scenario, f"threads, rank {rank} late"
+                _raise_what_is_ours(
+                    scheduler.attempt(program, late(rank), max_steps=STEPS)
+                )
+                yield (
+                    {**played, scenario: program.records},
+                    scenario,
+                    f"threads, rank {rank} late",
+                )
 
 
 def _raise_what_is_ours(run: scheduler.Run) -> None:
@@ -176,8 +200,8 @@ def find(target: str) -> Make:
     """Return what makes a rank's scaler, given its group.
 
     Args:
-        target: ``module:attribute`` of ``make(group)``, or of a class with torch's constructor; it is given the group
-            if it has a place for one.
+        target: ``module:attribute`` of ``make(group)``, or of a class with torch's constructor; it
+            is given the group if it has a place for one.
     """
     found: Any = load(target)
     names = inspect.signature(found).parameters
@@ -187,7 +211,10 @@ def find(target: str) -> Make:
 
     def make(group: Any) -> Any:
         return found(
-            device="cpu", init_scale=1024.0, growth_interval=2, **({place: group} if place else {})
+            device="cpu",
+            init_scale=1024.0,
+            growth_interval=2,
+            **({place: group} if place else {}),
         )
 
     return make

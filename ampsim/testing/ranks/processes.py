@@ -1,8 +1,9 @@
 """Ranks as processes with gloo: what torch.distributed really does, in the one order that comes.
 
-Each rank is one process for all scenarios, forked where that is possible, as to import torch takes seconds. Each
-scenario has a process group of its own, so that one which ends badly leaves nothing behind for the next. A rank whose
-partner is gone by then is told by gloo, and one whose partner is busy elsewhere by the group's time-out.
+Each rank is one process for all scenarios, forked where that is possible, as to import torch takes
+seconds. Each scenario has a process group of its own, so that one which ends badly leaves nothing
+behind for the next. A rank whose partner is gone by then is told by gloo, and one whose partner is
+busy elsewhere by the group's time-out.
 """
 
 import os
@@ -33,9 +34,14 @@ _ALONE = (
 
 
 def play_all(
-    make: Make, scenarios: Sequence[Scenario], size: int, gradients: Gradients, limit: float
+    make: Make,
+    scenarios: Sequence[Scenario],
+    size: int,
+    gradients: Gradients,
+    limit: float,
 ) -> dict[Scenario, list[RankRecord]]:
-    """Run scenarios with every rank a process; return what was seen on each, up to the one that did not end.
+    """Run scenarios with every rank a process; return what was seen on each, up to the one that did
+    not end.
 
     Args:
         make: makes a rank's scaler; picklable where processes are not forked.
@@ -45,11 +51,14 @@ def play_all(
         limit: seconds per collective, and per scenario.
     """
     played: dict[Scenario, list[RankRecord]] = {}
-    # The first optimizer of a process imports torch's compiler, which takes seconds: once, before the fork.
+    # The first optimizer of a process imports torch's compiler, which takes seconds: once, before
+    # the fork.
     KINDS[""]([torch.nn.Parameter(torch.ones(()))])
     with tempfile.TemporaryDirectory() as folder, ExitStack() as started:
         given = make, scenarios, size, gradients, limit, folder
-        ranks = [started.enter_context(child(_serve, rank, *given)) for rank in range(size)]
+        ranks = [
+            started.enter_context(child(_serve, rank, *given)) for rank in range(size)
+        ]
         for scenario in scenarios:
             played[scenario] = [_next_record(answers, limit) for _, answers in ranks]
             if any(record is _HUNG for record in played[scenario]):
@@ -61,7 +70,9 @@ _HUNG = RankRecord(error="did not end", waits="")
 
 
 def _next_record(answers: Connection, limit: float) -> RankRecord:
-    if not answers.poll(2 * limit + GRACE):  # to come together, and to be told that nobody comes
+    if not answers.poll(
+        2 * limit + GRACE
+    ):  # to come together, and to be told that nobody comes
         return _HUNG
     try:
         record: RankRecord = answers.recv()
@@ -81,7 +92,7 @@ def _serve(
     mouth: Connection,
 ) -> None:
     """Run every scenario, in the child, and send what was seen."""
-    sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115  gloo's and torch's warnings
+    sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115
     for number, scenario in enumerate(scenarios):
         record = RankRecord()
         try:
@@ -120,6 +131,4 @@ def _place(error: BaseException) -> str:
     inside = [call.name for call in calls if call.filename == home] or [
         theirs[-1].line or "a collective"
     ]
-    return (
-        f"{inside[0]} ({Path(theirs[-1].filename).name}:{theirs[-1].lineno} in {theirs[-1].name})"
-    )
+    return f"{inside[0]} ({Path(theirs[-1].filename).name}:{theirs[-1].lineno} in {theirs[-1].name})"

@@ -7,12 +7,23 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from ampsim.testing.ranks.gradients import Gradients, Optimizer, Sharded, World, kind_of, local
+from ampsim.testing.ranks.gradients import (
+    Gradients,
+    Optimizer,
+    Sharded,
+    World,
+    kind_of,
+    local,
+)
 
 Make = Callable[[Any], Any]  # make(group) -> a scaler with torch's methods, on the CPU
 Overflows = frozenset[tuple[int, int]]  # rank and optimizer
-Way = tuple[Literal["", "SGD", "AdamW"], bool]  # a Scenario's kernel, and whether it unscales
-Parts = Literal["", "does not step optimizer 0", "steps in another order", "exits before it steps"]
+Way = tuple[
+    Literal["", "SGD", "AdamW"], bool
+]  # a Scenario's kernel, and whether it unscales
+Parts = Literal[
+    "", "does not step optimizer 0", "steps in another order", "exits before it steps"
+]
 NONE: Overflows = frozenset()
 LARGE = 49152.0  # 1.5 * 2^15: float16 holds it, and no power of two times it
 KINDS: dict[str, Optimizer] = {
@@ -34,7 +45,8 @@ class Scenario:
         kernel: the fused optimizer, which divides and skips in its own kernel; "" for a plain one.
         unscales: whether `unscale_` is called before `step`.
         empty: ranks whose parameters get no gradients.
-        resumes: iterations after which every rank goes on with a new scaler, from what rank 0 saved; 0 is never.
+        resumes: iterations after which every rank goes on with a new scaler, from what rank 0
+            saved; 0 is never.
         parts: how the last rank desynchronizes in iteration 1.
         equal: what each element of each rank's scaled gradient is; 0.0 for the loss scale.
     """
@@ -54,8 +66,12 @@ class Scenario:
         return self == Scenario(self.overflows, unscales=self.unscales)
 
     def joined(self, ranks: int) -> "Scenario":
-        """Return the same in which an overflow is on every rank and in every optimizer, and nothing is resumed."""
-        everywhere = frozenset((rank, i) for rank in range(ranks) for i in range(self.optimizers))
+        """Return the same in which an overflow is on every rank and in every optimizer, and nothing
+        is resumed.
+        """
+        everywhere = frozenset(
+            (rank, i) for rank in range(ranks) for i in range(self.optimizers)
+        )
         overflows = tuple(everywhere if each else NONE for each in self.overflows)
         return replace(self, overflows=overflows, resumes=0, empty=frozenset())
 
@@ -85,7 +101,10 @@ class Scenario:
 def _event(overflows: Overflows, optimizers: int) -> str:
     if not overflows:
         return "clean"
-    where = [f"{rank}" + f" optimizer {i}" * (optimizers > 1) for rank, i in sorted(overflows)]
+    where = [
+        f"{rank}" + f" optimizer {i}" * (optimizers > 1)
+        for rank, i in sorted(overflows)
+    ]
     return "inf on rank " + " and ".join(where)
 
 
@@ -100,7 +119,8 @@ class Seen(NamedTuple):
         used: what the loss was multiplied by.
         after: the scale after the update.
         state: the state dict after it, as text.
-        moved: per optimizer, whether parameters or its state changed; None on a rank without gradients or parameters.
+        moved: per optimizer, whether parameters or its state changed; None on a rank without
+            gradients or parameters.
         finite: whether every parameter is finite.
         steps: per optimizer, steps counted so far; None where its kernel skips and counts nothing.
     """
@@ -136,7 +156,9 @@ FAST_ON_DTENSORS: list[Way] = [
 
 
 def scenarios(ranks: int, fast: Sequence[Way] = FAST) -> Iterator[Scenario]:
-    """Yield what is to be played, an overflow on all ranks, on each alone and so on; others' standard first."""
+    """Yield what is to be played, an overflow on all ranks, on each alone and so on; others'
+    standard first.
+    """
     alone = [frozenset({(rank, 0)}) for rank in range(ranks)]
     everywhere = frozenset((rank, 0) for rank in range(ranks))
     plain: list[Way] = [("", False), ("", True)]
@@ -150,7 +172,9 @@ def scenarios(ranks: int, fast: Sequence[Way] = FAST) -> Iterator[Scenario]:
         yield make(_around(alone[0]), empty=frozenset({ranks - 1}))
     yield Scenario((NONE,), equal=LARGE)
     once = Scenario(_around(alone[0]))
-    yield from (replace(once, resumes=resumes) for resumes in range(1, len(once.overflows)))
+    yield from (
+        replace(once, resumes=resumes) for resumes in range(1, len(once.overflows))
+    )
     parting: dict[Parts, tuple[int, int]] = {  # and who overflows
         "does not step optimizer 0": (0, 1), "steps in another order": (0, 0), "exits before it steps": (ranks - 1, 0),
     }  # fmt: skip
@@ -163,10 +187,17 @@ def _around(which: Overflows) -> tuple[Overflows, ...]:
 
 
 def play(
-    make: Make, world: World, scenario: Scenario, gradients: Gradients, record: RankRecord
+    make: Make,
+    world: World,
+    scenario: Scenario,
+    gradients: Gradients,
+    record: RankRecord,
 ) -> None:
     """Go through a scenario on one rank, and add what is seen to its record."""
-    kind, empty = partial(kind_of(gradients), KINDS[scenario.kernel], world), bool(scenario.empty)
+    kind, empty = (
+        partial(kind_of(gradients), KINDS[scenario.kernel], world),
+        bool(scenario.empty),
+    )
     owners = [kind(empty=empty) for _ in range(scenario.optimizers)]
     scaler = make(world.group)
     for number, overflows in enumerate(scenario.overflows):

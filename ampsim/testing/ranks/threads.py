@@ -1,9 +1,11 @@
-"""Ranks as threads under the scheduler: a small join in place of the collective, in the orders that a schedule chooses.
+"""Ranks as threads under the scheduler: a small join in place of the collective, in the orders that
+a schedule chooses.
 
-What gloo or NCCL would do a `Meeting` does: the n-th collective of each rank on a group is the same meeting, if it is
-of the same kind, and who is there waits for the others. A result is written when it is waited for, which is as late as
-it may be, so that a scaler that looks before sees what it would see on a slow network. Who waits for somebody who does
-not come is a deadlock, which the scheduler finds at once.
+What gloo or NCCL would do a `Meeting` does: the n-th collective of each rank on a group is the same
+meeting, if it is of the same kind, and who is there waits for the others. A result is written when
+it is waited for, which is as late as it may be, so that a scaler that looks before sees what it
+would see on a slow network. Who waits for somebody who does not come is a deadlock, which the
+scheduler finds at once.
 """
 
 import threading
@@ -76,7 +78,12 @@ class _Work(dist.Work):
         write: Callable[[list[Any]], object],
     ) -> None:
         super().__init__()
-        self._meeting, self._rank, self._write, self._waited = meeting, rank, write, False
+        self._meeting, self._rank, self._write, self._waited = (
+            meeting,
+            rank,
+            write,
+            False,
+        )
         self._tensors = tensors
 
     def wait(self, timeout: object = None) -> bool:
@@ -86,7 +93,9 @@ class _Work(dist.Work):
         return True
 
     def get_future(self) -> Any:
-        """Return what DDP asks an all_reduce for, complete: who waits for a future hands over to no other rank."""
+        """Return what DDP asks an all_reduce for, complete: who waits for a future hands over to no
+        other rank.
+        """
         self.wait()
         future: Any = torch.futures.Future()
         future.set_result(self._tensors)
@@ -120,7 +129,10 @@ class Group(dist.ProcessGroup):
         return self.come(what, value).wait(self.rank())
 
     def _work(
-        self, what: str, tensors: list[torch.Tensor], write: Callable[[list[Any]], object]
+        self,
+        what: str,
+        tensors: list[torch.Tensor],
+        write: Callable[[list[Any]], object],
     ) -> _Work:
         return _Work(
             self.come(what, [tensor.detach().clone() for tensor in tensors]),
@@ -135,10 +147,16 @@ class Group(dist.ProcessGroup):
 
     def reduce(self, tensors: list[torch.Tensor], opts: Any = None) -> _Work:  # type: ignore[override]
         """Reduce each tensor over the ranks, in place on one of them."""
-        return self._reduced("reduce", tensors, opts, lambda: self.rank() == opts.rootRank)
+        return self._reduced(
+            "reduce", tensors, opts, lambda: self.rank() == opts.rootRank
+        )
 
     def _reduced(
-        self, what: str, tensors: list[torch.Tensor], opts: Any, takes: Callable[[], bool]
+        self,
+        what: str,
+        tensors: list[torch.Tensor],
+        opts: Any,
+        takes: Callable[[], bool],
     ) -> _Work:
         op = next(
             (each for each in OPERATIONS if opts is not None and opts.reduceOp == each),
@@ -148,12 +166,17 @@ class Group(dist.ProcessGroup):
         def write(brought: list[Any]) -> None:
             for i, tensor in enumerate(tensors if takes() else ()):
                 joined = reduce(OPERATIONS[op], [each[i] for each in brought])
-                tensor.detach().copy_(joined / self.size() if op == dist.ReduceOp.AVG else joined)
+                tensor.detach().copy_(
+                    joined / self.size() if op == dist.ReduceOp.AVG else joined
+                )
 
         return self._work(what, tensors, write)
 
     def allgather(  # type: ignore[override]
-        self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None
+        self,
+        outputs: list[list[torch.Tensor]],
+        inputs: list[torch.Tensor],
+        opts: Any = None,
     ) -> _Work:
         """Copy each rank's tensor into the output with its number."""
 
@@ -173,14 +196,19 @@ class Group(dist.ProcessGroup):
 
         return self._work("broadcast", tensors, write)
 
-    def getBackendName(self) -> str:  # noqa: N802  torch's name
+    def getBackendName(self) -> str:  # noqa: N802
         return "threads"
 
 
 def live_together(
-    c: scheduler.Scheduler, size: int, meetings: Meetings, live: Callable[[Group], object]
+    c: scheduler.Scheduler,
+    size: int,
+    meetings: Meetings,
+    live: Callable[[Group], object],
 ) -> None:
-    """Give every rank a thread to live in, and its group, which is torch.distributed's default one there."""
+    """Give every rank a thread to live in, and its group, which is torch.distributed's default one
+    there.
+    """
     here = threading.local()
 
     def begin(rank: int) -> None:
@@ -215,11 +243,15 @@ def _answer_for_groups(c: scheduler.Scheduler, mine: Callable[[], Any]) -> None:
 
 
 def late(rank: int) -> scheduler.Chooser:
-    """Return a schedule in which a rank goes on if no other one can, or every `PATIENCE` steps, as others may poll."""
+    """Return a schedule in which a rank goes on if no other one can, or every `PATIENCE` steps, as
+    others may poll.
+    """
 
     def choose(step: int, names: Sequence[str]) -> int:
         is_turn = step % PATIENCE == 0
-        chosen = [at for at, name in enumerate(names) if (name == f"rank {rank}") == is_turn]
+        chosen = [
+            at for at, name in enumerate(names) if (name == f"rank {rank}") == is_turn
+        ]
         return chosen[0] if chosen else 0
 
     return choose
@@ -235,10 +267,19 @@ def waiting(meetings: Meetings) -> dict[int, str]:
 
 
 class ThreadRun:
-    """A scenario with every rank a thread, as a program for the scheduler; `records` is what its last run has shown."""
+    """A scenario with every rank a thread, as a program for the scheduler; `records` is what its
+    last run has shown.
+    """
 
-    def __init__(self, make: Make, scenario: Scenario, size: int, gradients: Gradients) -> None:
-        self._make, self._scenario, self._size, self._gradients = make, scenario, size, gradients
+    def __init__(
+        self, make: Make, scenario: Scenario, size: int, gradients: Gradients
+    ) -> None:
+        self._make, self._scenario, self._size, self._gradients = (
+            make,
+            scenario,
+            size,
+            gradients,
+        )
         self._records: list[RankRecord] = []
         self._meetings: Meetings = {}
 
@@ -253,7 +294,9 @@ class ThreadRun:
         )
         try:
             play(self._make, world, self._scenario, self._gradients, record)
-        except Exception as error:  # what a scaler raises on one rank is no end of the others
+        except (
+            Exception
+        ) as error:  # what a scaler raises on one rank is no end of the others
             record.error = f"{type(error).__name__}: {error}"
 
     @property

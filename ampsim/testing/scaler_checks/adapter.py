@@ -23,7 +23,9 @@ class ScalerAdapter:
     def __init__(self, make: Callable[..., Any], traits: Any) -> None:
         self.make, self.construct, self.traits = make, make, traits
         self.param = torch.nn.Parameter(torch.ones(3))
-        self.optimizer = torch.optim.SGD([self.param], lr=0.125, momentum=0.9, foreach=False)
+        self.optimizer = torch.optim.SGD(
+            [self.param], lr=0.125, momentum=0.9, foreach=False
+        )
 
     # -------------------------------------------------------------------------------- iterations
 
@@ -42,7 +44,10 @@ class ScalerAdapter:
     def run(self, scaler: Any, found_inf: Sequence[bool]) -> list[float]:
         """Return the loss scale of each iteration, and of the one after them; a delay is removed."""
         delay = self.traits.delay
-        used = [self.iterate(scaler, overflows) for overflows in [*found_inf, *[False] * delay]]
+        used = [
+            self.iterate(scaler, overflows)
+            for overflows in [*found_inf, *[False] * delay]
+        ]
         return [*used, self.loss_scale(scaler)][delay:]
 
     def applied(
@@ -87,7 +92,9 @@ class ScalerAdapter:
         expected: Sequence[float],
         rounding: float = 0.0,
     ) -> None:
-        """Check the loss scale of each iteration, and of the one after them, up to a relative error."""
+        """Check the loss scale of each iteration, and of the one after them, up to a relative
+        error.
+        """
         for overflows, due in zip([*found_inf, False], expected):
             scale = self.iterate(scaler, overflows)
             same = math.isclose(scale, due, rel_tol=rounding)
@@ -97,14 +104,19 @@ class ScalerAdapter:
 
     @property
     def overflows_per_binade(self) -> int:
-        """Overflows that divide the scale by 2^16: one with that backoff factor, 16 with a fixed 1/2."""
+        """Overflows that divide the scale by 2^16: one with that backoff factor, 16 with a fixed
+        1/2.
+        """
         return 16 if "factors" in self.traits.unsupported else 1
 
     def fallen_to(self, scale: float) -> Any:
         """Return a scaler that overflows have led to this scale, if they can."""
         scaler = self.make(init_scale=1.0, backoff_factor=2.0**-16)
         overflows = 0
-        while self.loss_scale(scaler) > scale and overflows < 9 * self.overflows_per_binade:
+        while (
+            self.loss_scale(scaler) > scale
+            and overflows < 9 * self.overflows_per_binade
+        ):
             with suppress(*self.traits.gives_up):
                 self.iterate(scaler, True)
             overflows += 1
@@ -133,7 +145,9 @@ class ScalerAdapter:
             same = repr(error) == expected or not self.traits.drop_in
             assert same, f"it raised {error!r}, expected {expected}"
         else:
-            raise AssertionError(f"it was accepted, expected it to raise torch's {expected}")
+            raise AssertionError(
+                f"it was accepted, expected it to raise torch's {expected}"
+            )
         after = scaler.get_scale(), self.trained_bits(), str(self.param.grad)
         assert after == before, "it raised, but gradients or the scale changed"
 

@@ -1,4 +1,6 @@
-"""Level 1: any sequence of calls against torch's scaler with the scales of the reference state machine."""
+"""Level 1: any sequence of calls against torch's scaler with the scales of the reference state
+machine.
+"""
 
 import math
 from collections.abc import Sequence
@@ -30,7 +32,16 @@ def _joined(phrases: Sequence[tuple[list[str], int]]) -> list[Call]:
 CALLS = st.lists(
     st.tuples(st.sampled_from(PHRASES), st.integers(0, 1)), min_size=1, max_size=10
 ).map(_joined)
-BOTH = ["scale 0", "inf 0", "clean 1", "unscale_ 0", "unscale_ 1", "step 0", "step 1", "update 0"]
+BOTH = [
+    "scale 0",
+    "inf 0",
+    "clean 1",
+    "unscale_ 0",
+    "unscale_ 1",
+    "step 0",
+    "step 1",
+    "update 0",
+]
 
 
 @check(
@@ -49,7 +60,9 @@ BOTH = ["scale 0", "inf 0", "clean 1", "unscale_ 0", "unscale_ 1", "step 0", "st
 def call_sequences_match_torch(
     case: ScalerAdapter, rule: dict[str, Any], calls: list[Call]
 ) -> None:
-    """Any sequence of calls returns, raises, unscales, and steps as torch's scaler; a drop-in matches exactly."""
+    """Any sequence of calls returns, raises, unscales, and steps as torch's scaler; a drop-in
+    matches exactly.
+    """
     drop_in = case.traits.drop_in
     rounding = 0.0 if drop_in else 2.0**-20
     program = Program(case.make(**rule))

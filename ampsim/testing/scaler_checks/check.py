@@ -58,7 +58,8 @@ class ScalerCheck(Check):
     """A check of scalers; its level is an index into `LEVELS`.
 
     Attributes:
-        strategies: Hypothesis strategies of the function's parameters after the first, which is a `ScalerAdapter`.
+        strategies: Hypothesis strategies of the function's parameters after the first, which is a
+            `ScalerAdapter`.
         found: Minimal falsifying examples that are rarely generated; they run first.
         last: Falsifying examples that take long; they run after the generated ones.
         printed: Function that a reproducer contains instead, if the check itself needs ampsim.
@@ -66,7 +67,9 @@ class ScalerCheck(Check):
         seed: Seed of the examples; None follows the profile.
     """
 
-    strategies: Mapping[str, SearchStrategy[Any]] = field(default_factory=dict, repr=False)
+    strategies: Mapping[str, SearchStrategy[Any]] = field(
+        default_factory=dict, repr=False
+    )
     found: Sequence[Mapping[str, object]] = field(default=(), repr=False)
     last: Sequence[Mapping[str, object]] = field(default=(), repr=False)
     printed: Callable[..., None] | None = field(default=None, repr=False)
@@ -87,8 +90,8 @@ class ScalerCheck(Check):
             target: Scaler, as `check_scaler` takes it.
             examples: Maximum number of generated examples; None follows the hypothesis profile.
             seed: Seed of the examples; None follows the profile.
-            limit: CPU time in seconds; None for `time_limit`, 0 for no limit, e.g. in a debugger. See
-                `ampsim.testing.alarm` for where limits apply.
+            limit: CPU time in seconds; None for `time_limit`, 0 for no limit, e.g. in a debugger.
+                See `ampsim.testing.alarm` for where limits apply.
 
         Raises:
             BrokenError: The property does not hold. The text starts with the name of the check.
@@ -97,7 +100,9 @@ class ScalerCheck(Check):
             CannotJudgeError: A second check of this scaler did not end.
             NotApplicableError: The scaler lacks what the check needs.
         """
-        __tracebackhide__ = True  # for pytest: a failure points at the line that ran the check
+        __tracebackhide__ = (
+            True  # for pytest: a failure points at the line that ran the check
+        )
         subject = as_subject(target)
         if reason := self.skip_reason(subject):
             raise NotApplicableError(reason)
@@ -107,7 +112,9 @@ class ScalerCheck(Check):
             )
         if len(subject.overdue) > 1:
             raise given_up(subject.name, subject.overdue)
-        chosen = generation.choose(examples or self.examples, self.seed if seed is None else seed)
+        chosen = generation.choose(
+            examples or self.examples, self.seed if seed is None else seed
+        )
         limit = time_limit(chosen.number) if limit is None else limit
         failure = self.falsify(subject, chosen, limit)
         if failure is None:
@@ -120,7 +127,9 @@ class ScalerCheck(Check):
             raise AssertionError(self.message(failure, chosen)) from error
         hints = list[tuple[str, str]]()
         with suppress(OverdueError), alarm(limit):
-            hints = suggestion(self, subject, error, lambda other: self.passes(other, chosen))
+            hints = suggestion(
+                self, subject, error, lambda other: self.passes(other, chosen)
+            )
         kind = BrokenError if isinstance(error, BrokenError) else RaisedError
         raise kind(self.message(failure, chosen, hints)) from None
 
@@ -129,7 +138,9 @@ class ScalerCheck(Check):
         reasons = [(name, subject.unsupported.get(name)) for name in self.needs]
         return ", ".join(f"unsupported: {name} ({why})" for name, why in reasons if why)
 
-    def falsify(self, subject: Subject, examples: Examples, limit: float = 0.0) -> Failure | None:
+    def falsify(
+        self, subject: Subject, examples: Examples, limit: float = 0.0
+    ) -> Failure | None:
         """Return the minimal example that fails; None if the check passes."""
         warm_up()
         minimal: Failure | None = None
@@ -158,7 +169,9 @@ class ScalerCheck(Check):
             return True
         values: Iterable[Mapping[str, object]] = [{}]
         if self.strategies:
-            values = generation.generated(tuple(self.strategies.items()), examples).values()
+            values = generation.generated(
+                tuple(self.strategies.items()), examples
+            ).values()
         with suppress(Exception, SystemExit):
             for each in [*self.found, *values, *self.last]:
                 self.run_example(example_of(subject), self.fitted(subject, each))
@@ -176,7 +189,9 @@ class ScalerCheck(Check):
         return fitted
 
     def run_example(self, example: Example, values: Mapping[str, Any]) -> None:
-        """Run one example. Raise BrokenError for an assertion of the check, and what the scaler raises."""
+        """Run one example. Raise BrokenError for an assertion of the check, and what the scaler
+        raises.
+        """
         try:
             self.function(example, **values)
         except example.traits.gives_up:
@@ -190,7 +205,10 @@ class ScalerCheck(Check):
             raise
 
     def message(
-        self, failure: Failure, examples: Examples, hints: Sequence[tuple[str, str]] = ()
+        self,
+        failure: Failure,
+        examples: Examples,
+        hints: Sequence[tuple[str, str]] = (),
     ) -> str:
         """Write what an example showed, with hints, its story, and the line that repeats it."""
         error, example = failure.error, failure.example
@@ -204,14 +222,24 @@ class ScalerCheck(Check):
         return described(self, seen, [*hints, *where, *failure.story(), *commands])
 
     def commands(self, subject: Subject, examples: Examples) -> list[tuple[str, str]]:
-        """Return the commands that repeat the failure and write a test of it, as lines of (label, text)."""
+        """Return the commands that repeat the failure and write a test of it, as lines of (label,
+        text).
+        """
         if not re.fullmatch(r"[\w.]+:[\w.]+", subject.name):
             again = f"in Python: check_scaler(..., checks=[{self.name!r}]) on {subject.name!r}"
             return [("repeat", again)]
         options, words = subject.traits.as_options(), list[str]()
         if not examples.is_default:
             words = ["--examples", str(examples.number), "--seed", str(examples.seed)]
-        repeat = ["ampsim", "check", subject.name, *options, "--check", self.name, *words]
+        repeat = [
+            "ampsim",
+            "check",
+            subject.name,
+            *options,
+            "--check",
+            self.name,
+            *words,
+        ]
         emit = ["ampsim", "emit-test", self.name, subject.name, *options]
         lines = [("repeat", shlex.join(repeat)), ("emit", shlex.join(emit))]
         return lines[: 2 if self.has_test else 1]
@@ -228,7 +256,10 @@ def _user_frames(error: BaseException) -> list[str]:
     ours = [n for n, frame in enumerate(frames) if frame.filename.startswith(TESTING)]
     theirs: Sequence[FrameSummary] = frames[ours[-1] + 1 :] if ours else frames
     shown = [*theirs[:3], *theirs[3:][-1:]]
-    return [f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}" for frame in shown]
+    return [
+        f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}"
+        for frame in shown
+    ]
 
 
 def time_limit(examples: int) -> float:
@@ -241,9 +272,11 @@ CHECKS: dict[str, ScalerCheck] = {}  # by name, in the order of levels
 
 @cache
 def warm_up() -> None:
-    """Do what takes seconds when a process does it first, so that no scaler's time limit pays for it.
+    """Do what takes seconds when a process does it first, so that no scaler's time limit pays for
+    it.
 
-    Garbage is not collected meanwhile: that takes a third of the time, and imported modules are not garbage.
+    Garbage is not collected meanwhile: that takes a third of the time, and imported modules are not
+    garbage.
     """
     collects, check = gc.isenabled(), CHECKS["skipped_step_changes_nothing"]
     static = Subject(lambda rule: FoundInfAdapter(lambda: 1.0, lambda found_inf: None))

@@ -21,8 +21,12 @@ OTHER = {
 }
 
 
-def others(case: ScalerAdapter, rule: dict[str, Any], sets: bool = False) -> dict[str, Any]:
-    """Return other constants for the scaler that resumes, which the checkpoint overrides if it holds them."""
+def others(
+    case: ScalerAdapter, rule: dict[str, Any], sets: bool = False
+) -> dict[str, Any]:
+    """Return other constants for the scaler that resumes, which the checkpoint overrides if it
+    holds them.
+    """
     if "saved_constants" not in case.traits.unsupported:
         return OTHER
     return {**rule, "init_scale": 512.0, **({"growth_interval": 4} if sets else {})}
@@ -66,9 +70,11 @@ def state_dict_continues_run(
     overrides: bool,
     sets: bool,
 ) -> None:
-    """A state dict loaded into another scaler, before or after its first use, continues the run exactly.
+    """A state dict loaded into another scaler, before or after its first use, continues the run
+    exactly.
 
-    This includes a state dict taken after others, after a setter call, or saved again without an iteration.
+    This includes a state dict taken after others, after a setter call, or saved again without an
+    iteration.
     """
     scaler, after = case.make(**rule), after + [False] * (case.traits.delay + 1)
     other = others(case, rule, sets)
@@ -89,10 +95,15 @@ def state_dict_continues_run(
     loaded = resumed.get_scale()
     assert loaded == shown, f"get_scale() is {loaded} after loading, and was {shown}"
     if again:
-        saved, resumed = resumed.state_dict(), case.make(**{**other, "init_scale": 64.0})
+        saved, resumed = (
+            resumed.state_dict(),
+            case.make(**{**other, "init_scale": 64.0}),
+        )
         resumed.load_state_dict(saved)
     scales = [case.iterate(resumed, overflows) for overflows in after]
-    assert scales == expected, f"after resuming the scales are {scales}, without it {expected}"
+    assert scales == expected, (
+        f"after resuming the scales are {scales}, without it {expected}"
+    )
 
 
 @check(
@@ -113,7 +124,9 @@ def pickling_is_exact(
     expected = [case.iterate(scaler, overflows) for overflows in after]
     resumed = pickle.loads(pickled)
     scales = [case.iterate(resumed, overflows) for overflows in after]
-    assert scales == expected, f"after pickling the scales are {scales}, without it {expected}"
+    assert scales == expected, (
+        f"after pickling the scales are {scales}, without it {expected}"
+    )
 
 
 @check(
@@ -135,7 +148,9 @@ def state_dict_is_snapshot(
     torch.save(saved, file)
     file.seek(0)
     loaded = torch.load(file, weights_only=True)
-    assert repr(loaded) == then, f"saved {then}, torch.load(weights_only=True) returned {loaded!r}"
+    assert repr(loaded) == then, (
+        f"saved {then}, torch.load(weights_only=True) returned {loaded!r}"
+    )
     if loads:
         scaler = case.make(growth_interval=3)
         scaler.load_state_dict(saved)
@@ -145,7 +160,9 @@ def state_dict_is_snapshot(
     assert repr(saved) == then, f"{then} became {saved!r}"
 
 
-@check(4, needs="state_dict", missing=st.sampled_from([*CONSTANTS[1:], "_growth_tracker"]))
+@check(
+    4, needs="state_dict", missing=st.sampled_from([*CONSTANTS[1:], "_growth_tracker"])
+)
 def invalid_state_dict_changes_nothing(case: ScalerAdapter, missing: str) -> None:
     """Loading a state dict without a required key raises and changes nothing."""
     scaler = case.make(**OTHER)
@@ -158,4 +175,6 @@ def invalid_state_dict_changes_nothing(case: ScalerAdapter, missing: str) -> Non
         after = scaler.state_dict()
         assert after == before, f"load_state_dict() raised, but {before} became {after}"
     else:
-        assert missing not in before, "load_state_dict() accepted a state dict without a key"
+        assert missing not in before, (
+            "load_state_dict() accepted a state dict without a key"
+        )

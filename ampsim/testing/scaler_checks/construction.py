@@ -6,7 +6,12 @@ from typing import Any
 
 from ampsim.core.machine import Rule
 
-CONSTANTS = ("init_scale", "growth_factor", "backoff_factor", "growth_interval")  # of torch's
+CONSTANTS = (
+    "init_scale",
+    "growth_factor",
+    "backoff_factor",
+    "growth_interval",
+)  # of torch's
 Maker = Callable[..., Any]
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]  # positional, by name
 
@@ -26,7 +31,8 @@ def maker_of(target: Maker) -> Maker:
 
 
 def arguments_of(target: Maker) -> Callable[..., Arguments] | None:
-    """Return a function of a rule and `enabled` that gives torch's arguments; None if the target takes a rule.
+    """Return a function of a rule and `enabled` that gives torch's arguments; None if the target
+    takes a rule.
 
     Raises:
         TypeError: It is not clear what a class takes.
@@ -42,14 +48,18 @@ def arguments_of(target: Maker) -> Callable[..., Arguments] | None:
             )
         return None
     own = inspect.signature(target).parameters.values()
-    takes_names = any(each.name == "init_scale" or each.kind is each.VAR_KEYWORD for each in own)
+    takes_names = any(
+        each.name == "init_scale" or each.kind is each.VAR_KEYWORD for each in own
+    )
 
     def arguments(rule: Rule, *, enabled: bool = True) -> Arguments:
         constants = {name: getattr(rule, name) for name in CONSTANTS}
         given = {"device": "cpu", **constants, "enabled": enabled}
         if not takes_names:
             return tuple(given.values()), {}
-        return (), {name: value for name, value in given.items() if takes_more or name in names}
+        return (), {
+            name: value for name, value in given.items() if takes_more or name in names
+        }
 
     return arguments
 
@@ -57,11 +67,14 @@ def arguments_of(target: Maker) -> Callable[..., Arguments] | None:
 def parameters(target: Maker) -> tuple[dict[str, inspect.Parameter], bool]:
     """Return what a callable takes, by name, and whether it takes anything more.
 
-    A class that passes on ``*args`` or ``**kwargs`` also takes what the next class with a constructor takes.
+    A class that passes on ``*args`` or ``**kwargs`` also takes what the next class with a
+    constructor takes.
     """
     found: dict[str, inspect.Parameter] = {}
     classes = target.__mro__[:-1] if isinstance(target, type) else ()
-    makers: list[Maker] = [each for each in classes if {"__init__", "__new__"} & vars(each).keys()]
+    makers: list[Maker] = [
+        each for each in classes if {"__init__", "__new__"} & vars(each).keys()
+    ]
     for maker in makers or [target]:
         try:
             own = inspect.signature(maker).parameters

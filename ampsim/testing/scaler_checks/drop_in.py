@@ -19,7 +19,9 @@ FEW = overflow_sequences(longest=4)
 @check(1)
 def missing_features_are_declared(case: Any) -> None:
     """`Traits.unsupported` declares each optional feature that the scaler does not have."""
-    missing = "; ".join(f"{name}: {what}" for name, what in case.subject.missing.items())
+    missing = "; ".join(
+        f"{name}: {what}" for name, what in case.subject.missing.items()
+    )
     assert not missing, f"not supported and not declared: {missing}"
 
 
@@ -32,15 +34,21 @@ assert missing_features_are_declared.name == DECLARED
 @check(
     1,
     rule=rules(growth=False),
-    dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16, torch.float16]),
+    dtype=st.sampled_from(
+        [torch.float32, torch.float64, torch.bfloat16, torch.float16]
+    ),
     shape=st.sampled_from([(), (3,)]),
 )
 def loss_is_multiplied_by_scale(
-    case: ScalerAdapter, rule: dict[str, Any], dtype: torch.dtype, shape: tuple[int, ...]
+    case: ScalerAdapter,
+    rule: dict[str, Any],
+    dtype: torch.dtype,
+    shape: tuple[int, ...],
 ) -> None:
     """scale() returns loss times scale in the same container and does not change the loss.
 
-    A drop-in uses torch's type promotion exactly. Others may keep the dtype of the loss, or raise for a container.
+    A drop-in uses torch's type promotion exactly. Others may keep the dtype of the loss, or raise
+    for a container.
     """
     scaler, drop_in = case.make(**rule), case.traits.drop_in
     leaf = torch.full(shape, 0.3, dtype=dtype, requires_grad=True)
@@ -68,10 +76,14 @@ def loss_is_multiplied_by_scale(
 def scale_is_exact_float32(
     case: ScalerAdapter, rule: dict[str, Any], found_inf: list[bool]
 ) -> None:
-    """The scale after each update is ``float32(float64(S) * factor)``, up to rounding; exactly for a drop-in."""
+    """The scale after each update is ``float32(float64(S) * factor)``, up to rounding; exactly for
+    a drop-in.
+    """
     scaler = case.make(**rule)
     rounding = 0.0 if case.traits.drop_in else 2.0**-18  # of 24 updates
-    case.assert_scales(scaler, found_inf, case.expected_scales(found_inf, **rule), rounding)
+    case.assert_scales(
+        scaler, found_inf, case.expected_scales(found_inf, **rule), rounding
+    )
 
 
 @check(
@@ -81,7 +93,9 @@ def scale_is_exact_float32(
     found_inf=overflow_sequences(longest=6),
     fused=st.booleans(),
 )
-def last_step_reports_skip(case: ScalerAdapter, found_inf: list[bool], fused: bool) -> None:
+def last_step_reports_skip(
+    case: ScalerAdapter, found_inf: list[bool], fused: bool
+) -> None:
     """After step(), ``last_step.skipped`` reports whether the optimizer was skipped, fused or not."""
     scaler, param = case.make(growth_interval=3), torch.nn.Parameter(torch.ones(3))
     optimizer = torch.optim.SGD([param], lr=0.125, fused=fused)
@@ -99,7 +113,9 @@ def last_step_reports_skip(case: ScalerAdapter, found_inf: list[bool], fused: bo
 def step_returns_optimizer_result(
     case: ScalerAdapter, overflows: bool, passes_arguments: bool
 ) -> None:
-    """step() returns the value of the optimizer's step, or None for a skip; it passes arguments on or raises."""
+    """step() returns the value of the optimizer's step, or None for a skip; it passes arguments on
+    or raises.
+    """
 
     class Returns(torch.optim.SGD):
         def step(self, factor: Any = 1.0, times: float = 1.0) -> float:  # type: ignore[override]
@@ -124,17 +140,24 @@ SETTINGS = {"growth_factor": 4.0, "backoff_factor": 0.25, "growth_interval": 2}
 
 
 @check(
-    1, needs="setters", found_inf=overflow_sequences(longest=6), name=st.sampled_from([*SETTINGS])
+    1,
+    needs="setters",
+    found_inf=overflow_sequences(longest=6),
+    name=st.sampled_from([*SETTINGS]),
 )
 def setters_take_effect(case: ScalerAdapter, found_inf: list[bool], name: str) -> None:
-    """The getter returns the factor or interval that was set, and the next growth or backoff uses it."""
+    """The getter returns the factor or interval that was set, and the next growth or backoff uses
+    it.
+    """
     scaler, value = case.make(growth_interval=1), SETTINGS[name]
     rounding = 0.0 if case.traits.drop_in else 2.0**-20  # of 6 updates
     constants: dict[str, Any] = {"growth_interval": 1, name: value}
     expected = case.expected_scales(found_inf, **constants)
     getattr(scaler, f"set_{name}")(value)
     got = getattr(scaler, f"get_{name}")()
-    assert got == value or case.traits.delay, f"get_{name}() is {got!r} after set_{name}({value})"
+    assert got == value or case.traits.delay, (
+        f"get_{name}() is {got!r} after set_{name}({value})"
+    )
     case.assert_scales(scaler, found_inf, expected, rounding)
 
 
@@ -147,9 +170,14 @@ def setters_take_effect(case: ScalerAdapter, found_inf: list[bool], name: str) -
     tensor=st.booleans(),
 )
 def new_scale_keeps_growth_tracker(
-    case: ScalerAdapter, before: list[bool], new_scale: float, after: list[bool], tensor: bool
+    case: ScalerAdapter,
+    before: list[bool],
+    new_scale: float,
+    after: list[bool],
+    tensor: bool,
 ) -> None:
-    """update(new_scale) sets the scale to float32(new_scale) and does not change the growth tracker.
+    """update(new_scale) sets the scale to float32(new_scale) and does not change the growth
+    tracker.
 
     A later change of the given tensor has no effect. A scaler may raise for a tensor.
     """
@@ -179,12 +207,18 @@ def new_scale_keeps_growth_tracker(
     loads=st.just(True),
 )
 def disabled_scaler_changes_nothing(
-    case: ScalerAdapter, rule: dict[str, Any], found_inf: list[bool], unscales: bool, loads: bool
+    case: ScalerAdapter,
+    rule: dict[str, Any],
+    found_inf: list[bool],
+    unscales: bool,
+    loads: bool,
 ) -> None:
     """A disabled scaler does not scale, unscale, or skip, and loads the state dict that it saves."""
     scaler = case.make(**rule, enabled=False)
     param, alone = (torch.nn.Parameter(torch.ones(3)) for _ in range(2))
-    optimizer, other = (torch.optim.SGD([each], lr=0.125, momentum=0.9) for each in (param, alone))
+    optimizer, other = (
+        torch.optim.SGD([each], lr=0.125, momentum=0.9) for each in (param, alone)
+    )
     for overflows in found_inf:
         scale = case.loss_scale(scaler)
         assert scale == 1.0 == scaler.get_scale(), (
@@ -229,12 +263,15 @@ BACKOFF_FACTOR = text_of(refusals.BACKOFF_FACTOR)
 
 @check(1, issue="Haian-Jin/LVSM#19", needs="refusals")
 def misuse_raises(case: ScalerAdapter) -> None:
-    """A second step(), a step() without gradients or with closure=, and an update() without a step() raise.
+    """A second step(), a step() without gradients or with closure=, and an update() without a
+    step() raise.
 
     So does scale() of no tensor.
     """
     scaler = case.ready_to_step()
-    with case.raises(scaler, CLOSURE):  # the gradients of a closure would not be checked
+    with case.raises(
+        scaler, CLOSURE
+    ):  # the gradients of a closure would not be checked
         scaler.step(case.optimizer, closure=lambda: 5.0)
     for outputs in (3.0, None):
         with case.raises(scaler, NOT_A_LOSS):
@@ -255,7 +292,9 @@ def misuse_raises(case: ScalerAdapter) -> None:
 
 @check(1, issue="huggingface/transformers#24840", needs="refusals unscale_")
 def unscale_misuse_raises(case: ScalerAdapter) -> None:
-    """A second unscale_() of one optimizer between updates raises and does not divide again; nor after step()."""
+    """A second unscale_() of one optimizer between updates raises and does not divide again; nor
+    after step().
+    """
     scaler = case.ready_to_step()
     scaler.unscale_(case.optimizer)
     with case.raises(scaler, UNSCALED_TWICE):
@@ -277,7 +316,11 @@ def calls_before_scale_raise(case: ScalerAdapter) -> None:
         scaler.update()
 
 
-@check(1, issue="bitsandbytes-foundation/bitsandbytes#945", needs="float16 refusals unscale_")
+@check(
+    1,
+    issue="bitsandbytes-foundation/bitsandbytes#945",
+    needs="float16 refusals unscale_",
+)
 def float16_gradients_raise(case: ScalerAdapter) -> None:
     """unscale_() raises for float16 gradients, because unscaled gradients would underflow again."""
     scaler, half = case.make(), torch.nn.Parameter(torch.ones(3, dtype=torch.float16))
@@ -302,7 +345,9 @@ def positional_closure_raises(case: ScalerAdapter) -> None:
     factors=st.sampled_from([(1.0, 0.5), (0.5, 0.5), (2.0, 1.0), (2.0, 2.0)]),
 )
 def neutral_factors_raise(case: ScalerAdapter, factors: tuple[float, float]) -> None:
-    """The constructor raises for a growth factor of at most 1 and for a backoff factor of at least 1."""
+    """The constructor raises for a growth factor of at most 1 and for a backoff factor of at least
+    1.
+    """
     growth, backoff = factors
     expected = GROWTH_FACTOR if growth <= 1 else BACKOFF_FACTOR
     try:
@@ -325,9 +370,16 @@ INVALID = (
 )
 
 
-@check(1, issue="ooples/AiDotNet.Tensors#277", needs="refusals", constant=st.sampled_from(INVALID))
+@check(
+    1,
+    issue="ooples/AiDotNet.Tensors#277",
+    needs="refusals",
+    constant=st.sampled_from(INVALID),
+)
 def invalid_arguments_raise(case: ScalerAdapter, constant: tuple[str, float]) -> None:
-    """The constructor raises for a scale of 0, -1, inf, or NaN, a factor of NaN, 0, or -1, and an interval of 0."""
+    """The constructor raises for a scale of 0, -1, inf, or NaN, a factor of NaN, 0, or -1, and an
+    interval of 0.
+    """
     name, value = constant
     try:
         case.construct(**{name: value})

@@ -46,7 +46,11 @@ class Example(ScalerAdapter):
     def _make(self, *, enabled: bool = True, **constants: float) -> Any:
         rule = self.subject.traits.possible(Rule(**constants))  # type: ignore[arg-type]
         self.requested = self.requested or rule
-        return self.subject.make(rule) if enabled else self.subject.make(rule, enabled=False)
+        return (
+            self.subject.make(rule)
+            if enabled
+            else self.subject.make(rule, enabled=False)
+        )
 
     def _construct(self, **constants: float) -> Any:
         rule = Rule.unchecked(**constants)
@@ -73,11 +77,15 @@ class Example(ScalerAdapter):
         optimizers: Sequence[torch.optim.Optimizer],
         overflows: Sequence[bool],
     ) -> float:
-        self.events.append("+".join("inf" if found_inf else "clean" for found_inf in overflows))
+        self.events.append(
+            "+".join("inf" if found_inf else "clean" for found_inf in overflows)
+        )
         return self._used(super().iterate_all(scaler, optimizers, overflows))
 
     def run(self, scaler: Any, found_inf: Sequence[bool]) -> list[float]:
-        """Run a scaler; where torch's calls lead to its minimum and it gives up, that is the last scale."""
+        """Run a scaler; where torch's calls lead to its minimum and it gives up, that is the last
+        scale.
+        """
         used = self._run(scaler, found_inf)
         is_cut = len(used) <= len(found_inf)
         if is_cut and self.subject.adapter is ScalerAdapter and self.may_give_up():
@@ -97,9 +105,14 @@ class Example(ScalerAdapter):
         return used[delay:]
 
     def may_give_up(self) -> bool:
-        """Return whether one more backoff leads to the minimum scale or below, as far as the scale was seen."""
+        """Return whether one more backoff leads to the minimum scale or below, as far as the scale
+        was seen.
+        """
         rule, low = self.requested or Rule(), self.traits.min_scale
-        scales = [rule.init_scale, *self.scales]  # an update may have backed off since the last one
+        scales = [
+            rule.init_scale,
+            *self.scales,
+        ]  # an update may have backed off since the last one
         backoff = rule.backoff_factor ** min(len(scales), 2)
         return low is not None and scales[-1] * backoff <= low
 
@@ -157,7 +170,9 @@ def example_of(subject: Subject) -> Example:
 def shorten(events: Sequence[str]) -> str:
     """Write equal events in a row as one: ``inf x 166, clean``."""
     runs = [(event, len(list(run))) for event, run in groupby(events)]
-    return ", ".join(event if times == 1 else f"{event} x {times}" for event, times in runs)
+    return ", ".join(
+        event if times == 1 else f"{event} x {times}" for event, times in runs
+    )
 
 
 def listed(values: Mapping[str, Any]) -> str:
@@ -168,4 +183,6 @@ def listed(values: Mapping[str, Any]) -> str:
 def readable(text: str) -> str:
     """Write numbers as a person reads them: ``2**-128`` for a power of two that is far from 1."""
     number = r"\d+(?:\.\d+)?e[-+]\d+|\d{8,}\.0\b"
-    return re.sub(number, lambda found: far_power(float(found[0]), 20) or found[0], text)
+    return re.sub(
+        number, lambda found: far_power(float(found[0]), 20) or found[0], text
+    )

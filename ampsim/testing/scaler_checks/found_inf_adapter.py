@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 class FoundInfAdapter:
     """torch's GradScaler methods for a scaler that only takes an overflow flag.
 
-    Use this adapter for a scaler that is a state machine and does not handle gradients. The adapter divides the
-    gradients, then checks them. It does not raise for misuse.
+    Use this adapter for a scaler that is a state machine and does not handle gradients. The adapter
+    divides the gradients, then checks them. It does not raise for misuse.
 
     Args:
         scale: Returns the loss scale.
@@ -35,15 +35,27 @@ class FoundInfAdapter:
     """
 
     unsupported = frozenset(FEATURES).difference(
-        ("factors", "fused", "gradients", "optimizers", "step_value", "steps", "unscale_"),
+        (
+            "factors",
+            "fused",
+            "gradients",
+            "optimizers",
+            "step_value",
+            "steps",
+            "unscale_",
+        ),
         Traits().declared_features,
     )
     """The unsupported features of a scaler with this adapter."""
 
-    def __init__(self, scale: Callable[[], float], update: Callable[[bool], object]) -> None:
+    def __init__(
+        self, scale: Callable[[], float], update: Callable[[bool], object]
+    ) -> None:
         self._scale, self._update = scale, update
         self._used = 1.0  # what the last loss was multiplied by
-        self._found: dict[torch.optim.Optimizer, bool] = {}  # whether a gradient was inf or NaN
+        self._found: dict[
+            torch.optim.Optimizer, bool
+        ] = {}  # whether a gradient was inf or NaN
         self._divided: list[torch.Tensor] = []  # gradients of this iteration
 
     def get_scale(self) -> float:
@@ -62,16 +74,22 @@ class FoundInfAdapter:
     def unscale_(self, optimizer: "torch.optim.Optimizer") -> None:
         """Divide the gradients by what the loss was multiplied by, and note whether all are finite."""
         for grad in _gradients(optimizer):
-            if not any(grad is divided for divided in self._divided):  # of a shared parameter
+            if not any(
+                grad is divided for divided in self._divided
+            ):  # of a shared parameter
                 grad /= self._used
                 self._divided.append(grad)
         self._found[optimizer] = not _are_finite(optimizer)
 
-    def step(self, optimizer: "torch.optim.Optimizer", *args: Any, **kwargs: Any) -> Any:
+    def step(
+        self, optimizer: "torch.optim.Optimizer", *args: Any, **kwargs: Any
+    ) -> Any:
         """Step unless a gradient of this optimizer was inf or NaN."""
         if optimizer not in self._found:
             self.unscale_(optimizer)
-        self._found[optimizer] |= not _are_finite(optimizer)  # the loop may have written one
+        self._found[optimizer] |= not _are_finite(
+            optimizer
+        )  # the loop may have written one
         return None if self._found[optimizer] else optimizer.step(*args, **kwargs)
 
     def update(self) -> None:

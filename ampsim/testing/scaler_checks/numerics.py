@@ -1,4 +1,6 @@
-"""Level 5: float32 effects on scales and gradients: subnormals, the largest number, inf, NaN, dtypes, fused kernels."""
+"""Level 5: float32 effects on scales and gradients: subnormals, the largest number, inf, NaN,
+dtypes, fused kernels.
+"""
 
 import math
 from contextlib import suppress
@@ -14,7 +16,9 @@ from ampsim.testing.scaler_checks.strategies import NONFINITE, overflow_sequence
 DTYPES = st.sampled_from([torch.float32, torch.float64, torch.bfloat16])
 MIXED = (torch.float32, torch.bfloat16, torch.float64)
 LARGEST = 3.4028234e38  # of float32
-SIZES = st.sampled_from([1.0, -3.0, 1e4, 1e-3, 2.0**-149, 1e38, -LARGEST])  # of scaled gradients
+SIZES = st.sampled_from(
+    [1.0, -3.0, 1e4, 1e-3, 2.0**-149, 1e38, -LARGEST]
+)  # of scaled gradients
 
 # ------------------------------------------------------------------------------------ the scale
 
@@ -38,11 +42,16 @@ def scale_is_never_subnormal(case: ScalerAdapter, overflows: int) -> None:
     overflows=st.integers(0, 12),
     growths=st.integers(0, 12),
 )
-def scale_recovers_after_overflows(case: ScalerAdapter, overflows: int, growths: int) -> None:
+def scale_recovers_after_overflows(
+    case: ScalerAdapter, overflows: int, growths: int
+) -> None:
     """After any growths and overflows, finite steps raise the scale, and an overflow lowers it."""
     low, high = case.traits.min_scale or 0.0, case.traits.max_scale or 2.0**112
     scaler = case.make(
-        init_scale=1.0, growth_factor=2.0**16, backoff_factor=2.0**-16, growth_interval=1
+        init_scale=1.0,
+        growth_factor=2.0**16,
+        backoff_factor=2.0**-16,
+        growth_interval=1,
     )
     backoff, repeats = [True] * case.traits.hysteresis, case.overflows_per_binade
     case.run(scaler, [False] * growths * repeats + backoff * overflows * repeats)
@@ -58,17 +67,25 @@ def scale_recovers_after_overflows(case: ScalerAdapter, overflows: int, growths:
 
 @check(
     5,
-    found=[{"scale": 2.0**14, "found_inf": [False] * 3}],  # past the largest number of float16
+    found=[
+        {"scale": 2.0**14, "found_inf": [False] * 3}
+    ],  # past the largest number of float16
     scale=st.sampled_from([1.0, 2.0**14, 2.0**100]),
     found_inf=overflow_sequences(longest=8),
 )
-def scale_stays_power_of_two(case: ScalerAdapter, scale: float, found_inf: list[bool]) -> None:
-    """With factors 2 and 1/2, a power-of-two scale stays a power of two, so scaling and unscaling are exact."""
+def scale_stays_power_of_two(
+    case: ScalerAdapter, scale: float, found_inf: list[bool]
+) -> None:
+    """With factors 2 and 1/2, a power-of-two scale stays a power of two, so scaling and unscaling
+    are exact.
+    """
     scaler = case.make(init_scale=scale, growth_interval=1)
     for overflows in found_inf:
         case.iterate(scaler, overflows)
         now = case.loss_scale(scaler)
-        assert now in (0.0, math.inf) or math.frexp(now)[0] == 0.5, f"the scale is {now!r}"
+        assert now in (0.0, math.inf) or math.frexp(now)[0] == 0.5, (
+            f"the scale is {now!r}"
+        )
 
 
 @check(5, needs="gives_up")
@@ -103,7 +120,9 @@ def no_step_on_nonfinite_gradients(
     scaler = case.make(init_scale=scale, backoff_factor=2.0**-16)
     moved = case.applied(scaler, [size, size, size if bad is None else bad], fused)
     assert all(map(math.isfinite, moved)), "stepped with a non-finite unscaled gradient"
-    assert bad is None or not any(moved), f"a step with a gradient of {bad} was not skipped"
+    assert bad is None or not any(moved), (
+        f"a step with a gradient of {bad} was not skipped"
+    )
 
 
 @check(
@@ -129,8 +148,12 @@ def no_nonfinite_step_below_scale_one(
     scale=st.sampled_from([2.0**-128, 2.0**-144, 0.0]),
     fused=st.booleans(),
 )
-def no_nonfinite_step_at_subnormal_scale(case: ScalerAdapter, scale: float, fused: bool) -> None:
-    """A finite step leaves finite parameters after any number of overflows, although 1/S is inf for S <= 2^-128."""
+def no_nonfinite_step_at_subnormal_scale(
+    case: ScalerAdapter, scale: float, fused: bool
+) -> None:
+    """A finite step leaves finite parameters after any number of overflows, although 1/S is inf for
+    S <= 2^-128.
+    """
     moved = case.applied(case.fallen_to(scale), [2.0**-149] * 3, fused)
     assert all(map(math.isfinite, moved)), "stepped with a non-finite gradient"
 
@@ -142,8 +165,12 @@ def no_nonfinite_step_at_subnormal_scale(case: ScalerAdapter, scale: float, fuse
     bad=st.sampled_from(NONFINITE),
     fused=st.booleans(),
 )
-def no_nonfinite_step_after_unscale(case: ScalerAdapter, bad: float, fused: bool) -> None:
-    """An inf or NaN that the loop writes into a gradient after unscale_() is not stepped with, or step() raises."""
+def no_nonfinite_step_after_unscale(
+    case: ScalerAdapter, bad: float, fused: bool
+) -> None:
+    """An inf or NaN that the loop writes into a gradient after unscale_() is not stepped with, or
+    step() raises.
+    """
     scaler, param = case.make(), torch.nn.Parameter(torch.zeros(3))
     optimizer = torch.optim.SGD([param], lr=1.0, fused=fused)
     param.grad = torch.full((3,), case.loss_scale(scaler))
@@ -151,7 +178,9 @@ def no_nonfinite_step_after_unscale(case: ScalerAdapter, bad: float, fused: bool
     param.grad[1] = bad  # as a division by a count of 0 tokens does
     with suppress(Exception):  # a scaler may raise
         scaler.step(optimizer)
-    assert param.isfinite().all(), f"stepped with a gradient of {bad}, written after unscale_()"
+    assert param.isfinite().all(), (
+        f"stepped with a gradient of {bad}, written after unscale_()"
+    )
 
 
 @check(
@@ -171,14 +200,25 @@ def nonfinite_gradients_are_found(
     where: float | None,
     fused: bool,
 ) -> None:
-    """inf, -inf, and NaN are found in any element of any group and dtype, and count as one overflow."""
-    shapes = [(37,), (3, 2), (255, 257), (), (2,), (2,)]  # 37: a vector loop and its remainder
+    """inf, -inf, and NaN are found in any element of any group and dtype, and count as one
+    overflow.
+    """
+    shapes = [
+        (37,),
+        (3, 2),
+        (255, 257),
+        (),
+        (2,),
+        (2,),
+    ]  # 37: a vector loop and its remainder
     params = [
         torch.nn.Parameter(torch.ones(shape, dtype=dtypes[i % len(dtypes)]))
         for i, shape in enumerate(shapes)
     ]
     groups = [{"params": [param]} for param in params]
-    optimizer = (torch.optim.AdamW if fused else torch.optim.SGD)(groups, lr=0.125, fused=fused)
+    optimizer = (torch.optim.AdamW if fused else torch.optim.SGD)(
+        groups, lr=0.125, fused=fused
+    )
     scaler, after = case.make(growth_interval=3), case.backed_off_scale()
     case.loss_scale(scaler)
     for i, param in enumerate(params):
@@ -196,16 +236,26 @@ def nonfinite_gradients_are_found(
 
 
 @check(5, bad=st.sampled_from([None, *NONFINITE]), which=st.integers(0, 1))
-def sparse_gradients_are_checked(case: ScalerAdapter, bad: float | None, which: int) -> None:
-    """An inf or NaN in a sparse gradient skips the step and is an overflow, unless sparse gradients raise."""
+def sparse_gradients_are_checked(
+    case: ScalerAdapter, bad: float | None, which: int
+) -> None:
+    """An inf or NaN in a sparse gradient skips the step and is an overflow, unless sparse gradients
+    raise.
+    """
     params = [torch.nn.Parameter(torch.ones(4, 2)) for _ in range(2)]
     scaler, optimizer = case.make(growth_interval=3), torch.optim.SGD(params, lr=1.0)
-    scale, expected, after = case.loss_scale(scaler), torch.ones(4, 2), case.backed_off_scale()
+    scale, expected, after = (
+        case.loss_scale(scaler),
+        torch.ones(4, 2),
+        case.backed_off_scale(),
+    )
     for i, param in enumerate(params):
         values, rows = torch.full((2, 2), 3 * scale), torch.tensor([[3, 1]])
         if i == which and bad is not None:
             values[1, 1] = bad
-        param.grad = torch.sparse_coo_tensor(rows, values, (4, 2), check_invariants=True)
+        param.grad = torch.sparse_coo_tensor(
+            rows, values, (4, 2), check_invariants=True
+        )
     try:
         scaler.step(optimizer)
     except Exception:  # a scaler may raise for sparse gradients
@@ -213,7 +263,9 @@ def sparse_gradients_are_checked(case: ScalerAdapter, bad: float | None, which: 
     else:
         if bad is None:
             expected[[1, 3]] = -2.0
-    assert all(torch.equal(param, expected) for param in params), f"parameters became {params}"
+    assert all(torch.equal(param, expected) for param in params), (
+        f"parameters became {params}"
+    )
     if bad is not None:
         scaler.update()
         scale = case.loss_scale(scaler)
@@ -226,7 +278,9 @@ def finite_gradients_never_skip(case: ScalerAdapter, size: float) -> None:
     scaler = case.make(init_scale=1024.0)
     case.applied(scaler, [size] * 3)
     scales = [case.iterate(scaler, False) for _ in range(1 + case.traits.delay)]
-    assert min(scales) >= 1024.0, f"three gradients of {size!r} led the scale to {min(scales)}"
+    assert min(scales) >= 1024.0, (
+        f"three gradients of {size!r} led the scale to {min(scales)}"
+    )
 
 
 # ------------------------------------------------------------------------------------- division
@@ -249,7 +303,11 @@ def unscale_by_power_of_two_is_exact(
     scaler = case.make(init_scale=2.0**scale)
     param = torch.nn.Parameter(torch.ones(2, 3, dtype=dtype))
     true = (1 + torch.arange(6.0).reshape(2, 3)).to(dtype) / 3 * 2.0**size
-    memory = torch.empty(3, 2, dtype=dtype).t() if transposed else torch.empty(2, 3, dtype=dtype)
+    memory = (
+        torch.empty(3, 2, dtype=dtype).t()
+        if transposed
+        else torch.empty(2, 3, dtype=dtype)
+    )
     param.grad = memory.copy_(true * case.loss_scale(scaler))
     scaler.step(torch.optim.SGD([param], lr=0.0))
     worst = int((param.grad - true).abs().argmax())
@@ -269,7 +327,9 @@ def unscale_by_power_of_two_is_exact(
 def unscale_uses_scale_of_loss(
     case: ScalerAdapter, scale: float, found_inf: list[bool], unscales: bool
 ) -> None:
-    """Each gradient is divided once, by the scale of its loss: the optimizer gets the true gradient, up to rounding."""
+    """Each gradient is divided once, by the scale of its loss: the optimizer gets the true
+    gradient, up to rounding.
+    """
     scaler = case.make(init_scale=scale, growth_interval=2)
     for overflows in found_inf:
         case.iterate(scaler, overflows)
@@ -338,8 +398,12 @@ def gradients_are_unscaled_on_their_device(
     found_inf=st.lists(st.booleans(), min_size=1, max_size=6),
     unscales=st.just(True),
 )
-def fused_matches_unfused(case: ScalerAdapter, found_inf: list[bool], unscales: bool) -> None:
-    """A fused optimizer skips and updates parameters like an unfused one, with or without unscale_()."""
+def fused_matches_unfused(
+    case: ScalerAdapter, found_inf: list[bool], unscales: bool
+) -> None:
+    """A fused optimizer skips and updates parameters like an unfused one, with or without
+    unscale_().
+    """
     one, two = (torch.nn.Parameter(torch.ones(3)) for _ in range(2))
     fused = torch.optim.AdamW([one], lr=0.125, fused=True)
     plain = torch.optim.AdamW([two], lr=0.125, foreach=False)
@@ -357,13 +421,18 @@ def fused_matches_unfused(case: ScalerAdapter, found_inf: list[bool], unscales: 
 
 
 @check(5, needs="fused strided", wide=st.booleans(), unscales=st.booleans())
-def fused_step_respects_strides(case: ScalerAdapter, wide: bool, unscales: bool) -> None:
+def fused_step_respects_strides(
+    case: ScalerAdapter, wide: bool, unscales: bool
+) -> None:
     """A fused step is correct, or raises, if a gradient and its parameter have different strides.
 
     A scaler that does not pass its scale to the kernel passes this check.
     """
     scaler, param = case.make(growth_interval=3), torch.nn.Parameter(torch.ones(2, 3))
-    optimizer, true = torch.optim.SGD([param], lr=1.0, fused=True), torch.arange(6.0).reshape(2, 3)
+    optimizer, true = (
+        torch.optim.SGD([param], lr=1.0, fused=True),
+        torch.arange(6.0).reshape(2, 3),
+    )
     scales: list[Any] = []
     optimizer.register_step_pre_hook(
         lambda *_: scales.append(getattr(optimizer, "grad_scale", None))

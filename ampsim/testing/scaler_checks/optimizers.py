@@ -30,7 +30,9 @@ def param_of(optimizer: torch.optim.Optimizer) -> torch.Tensor:
 
 @check(2, issue="NVIDIA/apex#179", needs="optimizers", found_inf=FLAGS)
 def optimizers_share_one_scale(case: ScalerAdapter, found_inf: list[Flags]) -> None:
-    """Overflows in any optimizers count as one; each skips its own optimizer, or all, as `Traits.skips` declares."""
+    """Overflows in any optimizers count as one; each skips its own optimizer, or all, as
+    `Traits.skips` declares.
+    """
     scaler, optimizers = case.make(growth_interval=3), sgd(3, lr=0.125)
     params = [param_of(optimizer) for optimizer in optimizers]
     expected = case.expected_scales(found_inf, growth_interval=3)
@@ -48,25 +50,37 @@ def optimizers_share_one_scale(case: ScalerAdapter, found_inf: list[Flags]) -> N
 def growth_continues_after_interval_is_lowered(
     case: ScalerAdapter, lowered: int, tracker: int
 ) -> None:
-    """After the interval is lowered to the growth tracker or below, the scale grows within one new interval."""
+    """After the interval is lowered to the growth tracker or below, the scale grows within one new
+    interval.
+    """
     scaler = case.make(growth_interval=9)
     for _ in range(tracker):
         case.iterate(scaler, False)
     scaler.set_growth_interval(lowered)
     steps = lowered + case.traits.delay + 1
     before, *_, after = [case.iterate(scaler, False) for _ in range(steps)]
-    assert after > before or before == case.traits.max_scale, f"the scale is still {after}"
+    assert after > before or before == case.traits.max_scale, (
+        f"the scale is still {after}"
+    )
 
 
-@check(2, issue="huggingface/accelerate#641", micro=st.lists(st.booleans(), min_size=2, max_size=4))
+@check(
+    2,
+    issue="huggingface/accelerate#641",
+    micro=st.lists(st.booleans(), min_size=2, max_size=4),
+)
 def overflow_in_any_micro_batch_skips(case: ScalerAdapter, micro: list[bool]) -> None:
-    """Gradients accumulate over micro-batches at one scale, and an overflow in any of them skips the step."""
+    """Gradients accumulate over micro-batches at one scale, and an overflow in any of them skips
+    the step.
+    """
     scaler, param = case.make(growth_interval=3), case.param
     scales = set[float]()
     for overflows in micro:
         scaler.scale((param * (math.inf if overflows else 1.0)).sum()).backward()
         scales.add(case.loss_scale(scaler))
-    assert len(scales) == 1, f"the losses of one step were multiplied by {sorted(scales)}"
+    assert len(scales) == 1, (
+        f"the losses of one step were multiplied by {sorted(scales)}"
+    )
     scaler.step(case.optimizer)
     expected = 1.0 if any(micro) else 1.0 - 0.125 * len(micro)
     got = param.tolist()
@@ -80,8 +94,12 @@ def overflow_in_any_micro_batch_skips(case: ScalerAdapter, micro: list[bool]) ->
     steps=st.tuples(st.booleans(), st.booleans()),
     which=st.integers(0, 1),
 )
-def unscaled_overflow_backs_off(case: ScalerAdapter, steps: tuple[bool, bool], which: int) -> None:
-    """An overflow that unscale_() finds makes update() back off, whether or not the optimizer is stepped."""
+def unscaled_overflow_backs_off(
+    case: ScalerAdapter, steps: tuple[bool, bool], which: int
+) -> None:
+    """An overflow that unscale_() finds makes update() back off, whether or not the optimizer is
+    stepped.
+    """
     scaler, after = case.make(growth_interval=3), case.backed_off_scale()
     scale = case.loss_scale(scaler)
     for i, (optimizer, stepped) in enumerate(zip(sgd(2, lr=0.125), steps)):
@@ -99,11 +117,15 @@ def unscaled_overflow_backs_off(case: ScalerAdapter, steps: tuple[bool, bool], w
 def update_between_steps_keeps_gradients_correct(
     case: ScalerAdapter, overflows: bool, unscales: bool
 ) -> None:
-    """After an update() between two steps of one loss, the second step divides by the scale of the loss, or raises."""
+    """After an update() between two steps of one loss, the second step divides by the scale of the
+    loss, or raises.
+    """
     scaler = case.make(init_scale=1024.0, growth_interval=1)
     first, second = sgd(2, lr=1.0)
     one, two = param_of(first), param_of(second)
-    scaler.scale((one * (math.inf if overflows else 3.0)).sum() + (two * 3.0).sum()).backward()
+    scaler.scale(
+        (one * (math.inf if overflows else 3.0)).sum() + (two * 3.0).sum()
+    ).backward()
     scaler.step(first)
     scaler.update()
     true = 3.0
@@ -118,7 +140,9 @@ def update_between_steps_keeps_gradients_correct(
     assert two.tolist() == [1.0 - true] * 3, (
         f"optimizer 1 saw a gradient of {seen}, expected {true}"
     )
-    assert moved == [1.0 if overflows else -2.0] * 3, f"the first parameters became {moved}"
+    assert moved == [1.0 if overflows else -2.0] * 3, (
+        f"the first parameters became {moved}"
+    )
 
 
 @check(2, needs="optimizers refusals")
@@ -126,7 +150,9 @@ def optimizers_with_reused_id_are_distinct(case: ScalerAdapter) -> None:
     """A new optimizer with the id() of a deleted one is treated as a new optimizer."""
     scaler, raised = case.make(growth_interval=3), []
     case.loss_scale(scaler)
-    for _ in range(64):  # many get the id of the one before, and which ones differs by process
+    for _ in range(
+        64
+    ):  # many get the id of the one before, and which ones differs by process
         param = torch.nn.Parameter(torch.ones(2))
         param.grad = torch.ones(2)
         try:
@@ -142,8 +168,12 @@ def optimizers_with_reused_id_are_distinct(case: ScalerAdapter) -> None:
     fused=st.booleans(),
     unscales=st.booleans(),
 )
-def gradients_are_divided_once(case: ScalerAdapter, fused: bool, unscales: bool) -> None:
-    """The gradient of a parameter in two optimizers is divided by the scale once, or the second call raises."""
+def gradients_are_divided_once(
+    case: ScalerAdapter, fused: bool, unscales: bool
+) -> None:
+    """The gradient of a parameter in two optimizers is divided by the scale once, or the second
+    call raises.
+    """
     scaler, shared = case.make(init_scale=1024.0), torch.nn.Parameter(torch.zeros(3))
     optimizers = [torch.optim.SGD([shared], lr=1.0, fused=fused) for _ in range(2)]
     shared.grad = torch.full((3,), 3.0 * case.loss_scale(scaler))
@@ -156,4 +186,6 @@ def gradients_are_divided_once(case: ScalerAdapter, fused: bool, unscales: bool)
             scaler.step(optimizer)
             steps += 1
     moved, true = (-shared).tolist(), 3.0 * steps
-    assert moved == [true] * 3, f"{steps} steps with a gradient of 3.0 moved it by {moved}"
+    assert moved == [true] * 3, (
+        f"{steps} steps with a gradient of 3.0 moved it by {moved}"
+    )

@@ -14,10 +14,11 @@ from ampsim.testing.scaler_checks.suggest_traits import excusing_traits
 def propose(
     subject: Subject, checks: Sequence[ScalerCheck], examples: Examples
 ) -> tuple[Subject, dict[str, str]]:
-    """Return the scaler with the traits that it shows, and the failures that it inherits from torch's scaler.
+    """Return the scaler with the traits that it shows, and the failures that it inherits from
+    torch's scaler.
 
-    A trait is proposed if it lets a check pass that fails without it. Whether the difference is intended
-    remains to be decided.
+    A trait is proposed if it lets a check pass that fails without it. Whether the difference is
+    intended remains to be decided.
 
     Args:
         subject: Scaler to observe.
@@ -27,7 +28,10 @@ def propose(
     Returns:
         tuple: The scaler with additional traits; and check -> reason, for ``expected_failures``.
     """
-    declared, known = subject.declared(unsupported=frozenset(subject.missing)), dict[str, str]()
+    declared, known = (
+        subject.declared(unsupported=frozenset(subject.missing)),
+        dict[str, str](),
+    )
     for check in checks:
         if check.skip_reason(declared):
             continue
@@ -35,7 +39,9 @@ def propose(
         if failure is None:
             continue
         passes = partial(check.passes, examples=examples)
-        changes: dict[str, Any] = dict(excusing_traits(check, declared, failure.error, passes))
+        changes: dict[str, Any] = dict(
+            excusing_traits(check, declared, failure.error, passes)
+        )
         if changes:
             declared = declared.declared(**changes)
         elif declared.is_torchs and check.name in TORCH:

@@ -10,7 +10,11 @@ from ampsim.core.machine import Rule, init, override, round_to_float32, update
 from ampsim.testing.scaler_checks.construction import CONSTANTS
 from ampsim.testing.scaler_checks.traits import Traits
 
-GRADIENTS = ("clean", "inf", "none")  # events that give an optimizer a gradient, or take it
+GRADIENTS = (
+    "clean",
+    "inf",
+    "none",
+)  # events that give an optimizer a gradient, or take it
 
 
 def scales(
@@ -46,8 +50,8 @@ class Due(NamedTuple):
         scale: Loss scale after the call.
         steps: Number of optimizer steps in the call.
         gradient: Gradient of the call's optimizer after the call; None for none.
-        is_late: Whether the scale has changed since the gradient was computed. Then the call may raise, and nothing is
-            known of the calls after it.
+        is_late: Whether the scale has changed since the gradient was computed. Then the call may
+            raise, and nothing is known of the calls after it.
     """
 
     raises: str | None
@@ -70,7 +74,11 @@ class Reference(torch.amp.GradScaler):
 
     def update(self, new_scale: Any = None) -> None:
         states = self._per_optimizer_states.values()
-        found = [flag.item() for each in states for flag in each["found_inf_per_device"].values()]
+        found = [
+            flag.item()
+            for each in states
+            for flag in each["found_inf_per_device"].values()
+        ]
         super().update(new_scale)
         if new_scale is None:
             self.machine = update(self.rule, self.machine, any(found))
@@ -81,12 +89,16 @@ class Reference(torch.amp.GradScaler):
 
 
 class Program:
-    """Two optimizers of one scaler, driven by events: "scale", "clean" (a gradient), "unscale_", and so on."""
+    """Two optimizers of one scaler, driven by events: "scale", "clean" (a gradient), "unscale_",
+    and so on.
+    """
 
     def __init__(self, scaler: Any) -> None:
         self.scaler, self.steps = scaler, 0
         self.params = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
-        self.optimizers = [torch.optim.SGD([each], lr=0.125, momentum=0.9) for each in self.params]
+        self.optimizers = [
+            torch.optim.SGD([each], lr=0.125, momentum=0.9) for each in self.params
+        ]
         for optimizer in self.optimizers:
             optimizer.register_step_pre_hook(self._count)
 
@@ -130,13 +142,16 @@ def calls(
     for event, i in events:
         has_scale = has_scale or event == "scale"
         has_loss = event == "scale" or (has_loss and not event.startswith("update"))
-        # The other checks settle what happens without a gradient or a loss, or with a checked gradient replaced.
+        # The other checks settle what happens without a gradient or a loss, or with a checked
+        # gradient replaced.
         if event.startswith("update"):
             settled = has_scale
         elif event in GRADIENTS:
             settled = scaler.stage(program.optimizers[i]) != "UNSCALED"
         else:
-            settled = event == "scale" or (has_loss and program.params[i].grad is not None)
+            settled = event == "scale" or (
+                has_loss and program.params[i].grad is not None
+            )
         if not settled and not traits.drop_in:
             expected.append(None)
             continue

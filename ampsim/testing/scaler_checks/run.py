@@ -1,9 +1,10 @@
 """Run checks on any loss scaler, and report each failure with a minimal overflow sequence.
 
-The intended differences of a scaler are its `Traits`; checks of unsupported features are skipped. Known failures are
-expected by name, with a reason and a link, and strictly: an xpass is a finding, and so is an exception instead of a
-failed check. A scaler that inherits from torch's may pass a check of `known_failures.TORCH`. A reason that starts with
-``raised``, like the failure, expects the exception.
+The intended differences of a scaler are its `Traits`; checks of unsupported features are skipped.
+Known failures are expected by name, with a reason and a link, and strictly: an xpass is a finding,
+and so is an exception instead of a failed check. A scaler that inherits from torch's may pass a
+check of `known_failures.TORCH`. A reason that starts with ``raised``, like the failure, expects the
+exception.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,10 +29,14 @@ def chosen(
     expected: Mapping[str, str] | None = None,
     names: Sequence[str] | None = None,
 ) -> list[ScalerCheck]:
-    """Return the checks of these levels and names, or all; raise ValueError for an unknown level or name."""
+    """Return the checks of these levels and names, or all; raise ValueError for an unknown level or
+    name.
+    """
     for level in levels or ():
         if as_int("level", level, 0, "levels begin at 0") >= len(LEVELS):
-            raise ValueError(f"level={level}: expected 0 to {len(LEVELS) - 1}: {', '.join(LEVELS)}")
+            raise ValueError(
+                f"level={level}: expected 0 to {len(LEVELS) - 1}: {', '.join(LEVELS)}"
+            )
     check.chosen(CHECKS, expected or ())
     named = sorted(check.chosen(CHECKS, names or None), key=lambda each: each.level)
     return [each for each in named if not levels or each.level in levels]
@@ -61,7 +66,9 @@ def run_checks(
 
 
 def is_strict(check: Check, subject: Subject, reason: str | None) -> bool:
-    """Return whether an expected failure that passes is a finding: a subclass of torch's scaler may be better."""
+    """Return whether an expected failure that passes is a finding: a subclass of torch's scaler may
+    be better.
+    """
     return not subject.inherits or reason != TORCH.get(check.name)
 
 
@@ -72,11 +79,18 @@ def begin_checks(
     expected: Mapping[str, str],
     limit: float,
 ) -> Callable[[Sequence[str]], Iterator[Result]]:
-    """Load a scaler and make one; return a function of names that runs those checks: see `ampsim.testing.child`."""
+    """Load a scaler and make one; return a function of names that runs those checks: see
+    `ampsim.testing.child`.
+    """
     subject = find()
     subject.try_out()
     return lambda names: run_checks(
-        subject, chosen(names=names), examples=examples, seed=seed, expected=expected, limit=limit
+        subject,
+        chosen(names=names),
+        examples=examples,
+        seed=seed,
+        expected=expected,
+        limit=limit,
     )
 
 
@@ -100,26 +114,29 @@ def check_scaler(
     {'passed'}
 
     Args:
-        target: ``make(rule)``, which returns an object with torch's GradScaler methods on the CPU; or a class with
-            torch's constructor; or a `Subject`.
+        target: ``make(rule)``, which returns an object with torch's GradScaler methods on the CPU;
+            or a class with torch's constructor; or a `Subject`.
         traits: Intended differences of the scaler.
         levels: Indices into `LEVELS`; None for all.
         checks: Names of checks; None for all.
-        examples: Maximum number of generated overflow sequences per check; None for those of the loaded hypothesis
-            profile, or 60 without a profile.
-        seed: Seed of the generated sequences; None for the profile's choice. Without a profile they are the same in
-            each run.
-        expected_failures: Name of a check -> reason, with a link. Strict: an xpass is a finding. A reason that starts
-            with ``raised`` expects an exception of the scaler instead of a failed check.
-        limit: CPU time in seconds per check; None for the larger of 60 s and 1 s per example; 0 for no limit, e.g. in
-            a debugger. A check that exceeds the limit, or five times the limit in wall time, is a finding. The limit
-            applies on Unix in the main thread, to Python code and waits for locks, unless an alarm is already set.
+        examples: Maximum number of generated overflow sequences per check; None for those of the
+            loaded hypothesis profile, or 60 without a profile.
+        seed: Seed of the generated sequences; None for the profile's choice. Without a profile they
+            are the same in each run.
+        expected_failures: Name of a check -> reason, with a link. Strict: an xpass is a finding. A
+            reason that starts with ``raised`` expects an exception of the scaler instead of a
+            failed check.
+        limit: CPU time in seconds per check; None for the larger of 60 s and 1 s per example; 0 for
+            no limit, e.g. in a debugger. A check that exceeds the limit, or five times the limit in
+            wall time, is a finding. The limit applies on Unix in the main thread, to Python code
+            and waits for locks, unless an alarm is already set.
 
     Returns:
         list[Result]: One result per check.
 
     Raises:
-        AssertionError: A check failed; the text has all findings, each with the command that repeats it.
+        AssertionError: A check failed; the text has all findings, each with the command that
+            repeats it.
         CannotJudgeError: A second check did not end.
     """
     __tracebackhide__ = True  # for pytest
@@ -137,10 +154,11 @@ def check_threads(
     traits: Traits | None = None,
     expected_failures: Mapping[str, str] | None = None,
 ) -> list[Result]:
-    """Run only the checks of threads, like `check_scaler`: real threads, in all orders with few preemptions.
+    """Run only the checks of threads, like `check_scaler`: real threads, in all orders with few
+    preemptions.
 
-    The scheduler controls the locks that the module and the classes of the scaler take from `threading`. Each access
-    to an attribute of the scaler is a point where another thread may run.
+    The scheduler controls the locks that the module and the classes of the scaler take from
+    `threading`. Each access to an attribute of the scaler is a point where another thread may run.
 
     Args:
         target: Scaler, as `check_scaler` takes it.

@@ -22,8 +22,12 @@ FOUND = {
         }
     ],
 }
-LAST_OF_DEFAULT = {"rule": {"growth_interval": 2000}, "found_inf": [False] * 1999 + [True]}
-LAST = {  # tenths that do not add up to 1, counts that 8 bits cannot hold, the last step of torch's interval
+LAST_OF_DEFAULT = {
+    "rule": {"growth_interval": 2000},
+    "found_inf": [False] * 1999 + [True],
+}
+# tenths that do not add up to 1, counts that 8 bits cannot hold, the last step of torch's interval
+LAST = {
     "growth_waits_for_interval": [
         {"rule": {"growth_interval": 10}, "found_inf": [False] * 10},
         {"rule": {"growth_interval": 300}, "found_inf": [False] * 300},
@@ -50,7 +54,9 @@ def scales_match_reference(
     assert all(same), f"update {same.index(False) - 1}: {scales}, expected {expected}"
 
 
-def scales_are_finite(case: ScalerAdapter, rule: dict[str, Any], found_inf: list[bool]) -> None:
+def scales_are_finite(
+    case: ScalerAdapter, rule: dict[str, Any], found_inf: list[bool]
+) -> None:
     """The scales of an overflow sequence are finite."""
     scaler = case.make(**rule)
     scales = [case.iterate(scaler, overflows) for overflows in [*found_inf, False]]
@@ -58,7 +64,9 @@ def scales_are_finite(case: ScalerAdapter, rule: dict[str, Any], found_inf: list
 
 
 def _register(predicate: Callable[[Any], str | None]) -> None:
-    """Register one of `ampsim.core.properties` as a check of each update of a run, or of the whole run."""
+    """Register one of `ampsim.core.properties` as a check of each update of a run, or of the whole
+    run.
+    """
 
     def holds(case: Example, rule: dict[str, Any], found_inf: list[bool]) -> None:
         history = case.observe(rule, found_inf)
@@ -71,7 +79,9 @@ def _register(predicate: Callable[[Any], str | None]) -> None:
             assert not violation, f"{violation} (update {t})"
 
     name = predicate.__name__
-    is_about_inf = name == "scale_is_never_infinite"  # where the reference is one of several
+    is_about_inf = (
+        name == "scale_is_never_infinite"
+    )  # where the reference is one of several
     make = check(
         0,
         issue=ISSUES.get(name, ""),
@@ -84,14 +94,19 @@ def _register(predicate: Callable[[Any], str | None]) -> None:
     make(holds, name=name, text=sentence(predicate))
 
 
-_PROPERTIES: tuple[Callable[[Any], str | None], ...] = (*UPDATE_PROPERTIES, *HISTORY_PROPERTIES)
+_PROPERTIES: tuple[Callable[[Any], str | None], ...] = (
+    *UPDATE_PROPERTIES,
+    *HISTORY_PROPERTIES,
+)
 for _property in _PROPERTIES:
     _register(_property)
 
 
 @check(0, issue="NVIDIA/apex#179", found_inf=overflow_sequences(longest=8))
 def skipped_step_changes_nothing(case: ScalerAdapter, found_inf: list[bool]) -> None:
-    """A skipped step changes no bit of the parameters or the optimizer state; a finite step is taken."""
+    """A skipped step changes no bit of the parameters or the optimizer state; a finite step is
+    taken.
+    """
     scaler = case.make(growth_interval=3)
     for overflows in found_inf:
         before = case.trained_bits()
@@ -109,7 +124,9 @@ def get_scale_matches_scale(
 ) -> None:
     """Between iterations get_scale() returns the factor that scale() uses next."""
     scaler = case.make(**rule)
-    rounding = 0.0 if case.traits.drop_in else 2.0**-24  # a scale may be wider than a loss
+    rounding = (
+        0.0 if case.traits.drop_in else 2.0**-24
+    )  # a scale may be wider than a loss
     for overflows in found_inf:
         case.iterate(scaler, overflows)
         shown, used = scaler.get_scale(), case.loss_scale(scaler)

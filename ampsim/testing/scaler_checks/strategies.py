@@ -8,14 +8,19 @@ from hypothesis import strategies as st
 
 NONFINITE = (math.inf, -math.inf, math.nan)
 FINITE = (False, False, False)
-FLAGS = st.lists(  # which of three optimizers overflow; often none, so that the scale grows
-    st.just(FINITE) | st.tuples(st.booleans(), st.booleans(), st.booleans()), min_size=1, max_size=8
+FLAGS = (
+    st.lists(  # which of three optimizers overflow; often none, so that the scale grows
+        st.just(FINITE) | st.tuples(st.booleans(), st.booleans(), st.booleans()),
+        min_size=1,
+        max_size=8,
+    )
 )
 
 
 @cache  # checks that draw alike share their examples, see `ampsim.testing.examples`
 def rules(*, growth: bool = True) -> st.SearchStrategy[dict[str, Any]]:
-    """Draw constants that torch accepts, far from the ends of float32 unless they are meant to reach the top.
+    """Draw constants that torch accepts, far from the ends of float32 unless they are meant to
+    reach the top.
 
     Args:
         growth: also scales from which growth reaches the top of float32, where scalers differ.
@@ -32,6 +37,12 @@ def rules(*, growth: bool = True) -> st.SearchStrategy[dict[str, Any]]:
 
 @cache
 def overflow_sequences(*, longest: int = 24) -> st.SearchStrategy[list[bool]]:
-    """Draw found_inf of each update, in runs of equal outcomes: uniform flags hardly ever grow or collapse."""
-    runs = st.lists(st.tuples(st.booleans(), st.sampled_from([1, 2, 3, 5])), min_size=1, max_size=8)
-    return runs.map(lambda drawn: [flag for flag, times in drawn for _ in range(times)][:longest])
+    """Draw found_inf of each update, in runs of equal outcomes: uniform flags hardly ever grow or
+    collapse.
+    """
+    runs = st.lists(
+        st.tuples(st.booleans(), st.sampled_from([1, 2, 3, 5])), min_size=1, max_size=8
+    )
+    return runs.map(
+        lambda drawn: [flag for flag, times in drawn for _ in range(times)][:longest]
+    )

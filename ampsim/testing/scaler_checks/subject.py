@@ -34,8 +34,9 @@ class Subject:
     """A scaler under test.
 
     Attributes:
-        make: Makes a fresh scaler on the CPU with the four constants of a rule, and raises for constants that the
-            scaler does not support. A class, or another callable with torch's arguments, becomes such a function.
+        make: Makes a fresh scaler on the CPU with the four constants of a rule, and raises for
+            constants that the scaler does not support. A class, or another callable with torch's
+            arguments, becomes such a function.
         traits: Intended differences of the scaler.
         name: Name in reports.
         adapter: Class that drives the scaler; the default calls torch's methods.
@@ -49,9 +50,15 @@ class Subject:
     make: Maker
     traits: Traits = field(default_factory=Traits)
     name: str = ""
-    adapter: type[ScalerAdapter] = field(default=ScalerAdapter, repr=False, compare=False)
-    cache: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    overdue: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
+    adapter: type[ScalerAdapter] = field(
+        default=ScalerAdapter, repr=False, compare=False
+    )
+    cache: dict[object, Any] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    overdue: list[str] = field(
+        default_factory=list, init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         target = self.make
@@ -163,16 +170,21 @@ def as_subject(target: object, traits: Traits | None = None) -> Subject:
 
 
 def find(target: str, **declared: Any) -> Subject:
-    """Return the Subject that ``module:attribute`` names, with these traits declared on top of its own."""
+    """Return the Subject that ``module:attribute`` names, with these traits declared on top of its
+    own.
+    """
     return replace(as_subject(load(target)).declared(**declared), name=target)
 
 
-# A probe returns what a scaler lacks, or "". What it raises shows nothing: a check will raise it too.
+# A probe returns what a scaler lacks, or "". What it raises shows nothing: a check will raise it
+# too.
 
 
 def _missing_methods(names: tuple[str, ...]) -> Callable[[Subject], str]:
     def probe(subject: Subject) -> str:
-        return ", ".join(n for n in names if not callable(getattr(subject.example, n, None)))
+        return ", ".join(
+            n for n in names if not callable(getattr(subject.example, n, None))
+        )
 
     return probe
 
@@ -197,7 +209,9 @@ def _unreported_skips(subject: Subject) -> str:
 
 
 def _accepted_misuse(subject: Subject) -> str:
-    """Return which misuse is accepted, if all of it is: a scaler that checks some of it has the feature."""
+    """Return which misuse is accepted, if all of it is: a scaler that checks some of it has the
+    feature.
+    """
     adapter = subject.new_adapter()
     misuse: dict[str, Callable[[Any], object]] = {
         "a second step": lambda scaler: scaler.step(adapter.optimizer),
@@ -221,4 +235,6 @@ PROBES: dict[str, Callable[[Subject], str]] = {
     "skip_report": _unreported_skips,
     "refusals": _accepted_misuse,
 }
-TORCHS = ("skip_report",)  # torch's scaler lacks it too: `known_failures.TORCH` has the check
+TORCHS = (
+    "skip_report",
+)  # torch's scaler lacks it too: `known_failures.TORCH` has the check

@@ -1,6 +1,7 @@
 """Suggest `Traits` from the behavior of a scaler: as the hint of a failure, and for a new scaler.
 
-A hint is a declaration under which the failed check passes. It does not say that the difference is intended.
+A hint is a declaration under which the failed check passes. It does not say that the difference is
+intended.
 """
 
 import re
@@ -30,7 +31,8 @@ Passes = Callable[[Subject], bool]
 def suggestion(
     check: Check, subject: Subject, error: BaseException, passes: Passes
 ) -> list[tuple[str, str]]:
-    """Return the hint of a failure as lines (label, text): traits to declare, or an expected failure.
+    """Return the hint of a failure as lines (label, text): traits to declare, or an expected
+    failure.
 
     Args:
         check: The check that failed.
@@ -53,7 +55,9 @@ def suggestion(
 def excusing_traits(
     check: Check, subject: Subject, error: BaseException, passes: Passes
 ) -> Changes:
-    """Return the fewest observed traits under which a failed check passes or is skipped; {} for none."""
+    """Return the fewest observed traits under which a failed check passes or is skipped; {} for
+    none.
+    """
     changes = dict(observed_traits(subject))
     if check.name == "optimizers_share_one_scale":
         changes["skips"] = "all"
@@ -91,7 +95,9 @@ def hint(subject: Subject, changes: Changes) -> str:
     """Write the declaration of traits, for Python and for the shell."""
     text = f"if intentional, declare it with Traits({written(changes)})"
     options = " ".join(subject.declared(**changes).traits.as_options())
-    return readable(text if "gives_up" in changes else f"{text}, or in the shell: {options}")
+    return readable(
+        text if "gives_up" in changes else f"{text}, or in the shell: {options}"
+    )
 
 
 def written(changes: Changes) -> str:
@@ -126,7 +132,9 @@ class Run:
 
 
 def observed_traits(subject: Subject) -> Changes:
-    """Return the traits that a scaler shows and that are not declared; each scaler is observed once."""
+    """Return the traits that a scaler shows and that are not declared; each scaler is observed
+    once.
+    """
     if "observed" not in subject.cache:
         subject.cache["observed"] = dict(_observed(subject))
     shown: Changes = subject.cache["observed"]
@@ -170,7 +178,9 @@ def _observed(subject: Subject) -> Iterator[tuple[str, Any]]:
 def _backoff_traits(
     subject: Subject, overflows: int, down: Sequence[float]
 ) -> Iterator[tuple[str, Any]]:
-    """Yield the delay or the hysteresis if a backoff takes more than one overflow, and what resets it."""
+    """Yield the delay or the hysteresis if a backoff takes more than one overflow, and what resets
+    it.
+    """
     late = _run(subject, [True, False, False, False]).scales
     if overflows > 1 and min(late) < late[0]:
         yield "delay", overflows - 1

@@ -1,8 +1,9 @@
 """Level 3: real threads under the scheduler, in the orders with the fewest preemptions.
 
-What a scaler's module and classes took from `threading` and `queue` is replaced by the scheduler's while a program
-runs, and each access to an attribute of the scaler is a point where another thread may run. A scaler that blocks on
-a lock from elsewhere would block the run: it declares that it does not support threads.
+What a scaler's module and classes took from `threading` and `queue` is replaced by the scheduler's
+while a program runs, and each access to an attribute of the scaler is a point where another thread
+may run. A scaler that blocks on a lock from elsewhere would block the run: it declares that it does
+not support threads.
 """
 
 import sys
@@ -41,7 +42,9 @@ def instrumented(c: scheduler.Scheduler, subject: Subject) -> Any:
 
 
 def explore(example: Example, program: Callable[[scheduler.Scheduler], object]) -> None:
-    """Run a program in many orders; fail with the last turns of the first that fails as the example's events."""
+    """Run a program in many orders; fail with the last turns of the first that fails as the
+    example's events.
+    """
     example.requested = RULE
     try:
         with scheduler.one_core():
@@ -63,14 +66,20 @@ def parameter(overflows: bool) -> torch.nn.Parameter:
 
 
 def assert_stepped(param: torch.nn.Parameter, overflows: bool) -> None:
-    """Check that a parameter is minus its gradient, as with a learning rate of 1, or that it was skipped."""
+    """Check that a parameter is minus its gradient, as with a learning rate of 1, or that it was
+    skipped.
+    """
     expected = [0.0, 0.0] if overflows else [-3.0, -3.0]
-    assert param.tolist() == expected, f"parameters became {param.tolist()}, expected {expected}"
+    assert param.tolist() == expected, (
+        f"parameters became {param.tolist()}, expected {expected}"
+    )
 
 
 @check(3, needs="threads")
 def two_threads_step_two_optimizers(example: Example) -> None:
-    """Two threads step one optimizer each, in any order; an overflow skips its own optimizer and backs off."""
+    """Two threads step one optimizer each, in any order; an overflow skips its own optimizer and
+    backs off.
+    """
 
     def program(c: scheduler.Scheduler) -> None:
         scaler = instrumented(c, example.subject)
@@ -82,13 +91,17 @@ def two_threads_step_two_optimizers(example: Example) -> None:
             scaler.unscale_(optimizer)
             scaler.step(optimizer)
 
-        for thread in [c.spawn(f"optimizer {i}", work, each) for i, each in enumerate(optimizers)]:
+        for thread in [
+            c.spawn(f"optimizer {i}", work, each) for i, each in enumerate(optimizers)
+        ]:
             thread.join()
         scaler.update()
         for param, overflows in zip(params, OVERFLOWS, strict=False):
             assert_stepped(param, overflows)
         scale = scaler.get_scale()
-        expected = example.expected_scales([True], init_scale=8.0, growth_interval=2)[-1]
+        expected = example.expected_scales([True], init_scale=8.0, growth_interval=2)[
+            -1
+        ]
         assert scale == expected, f"the scale is {scale}, expected {expected}"
 
     explore(example, program)

@@ -36,7 +36,8 @@ NO_OPTION = ("gives_up", "unsupported")  # traits without ``--trait NAME=VALUE``
 
 @dataclass(frozen=True, kw_only=True)
 class Traits:
-    """Declared, intended differences of a scaler from torch's. An undeclared difference fails a check.
+    """Declared, intended differences of a scaler from torch's. An undeclared difference fails a
+    check.
 
     Attributes:
         min_scale: Smallest scale after a backoff; None for no bound.
@@ -44,12 +45,13 @@ class Traits:
         scale_dtype: Precision of the scale between updates.
         drop_in: Whether errors must have torch's types and texts, and gradients torch's exact bits.
         hysteresis: Number of overflows needed to trigger a backoff; at least 1.
-        hysteresis_reset: Events that reset the hysteresis: "clean" (a finite step), "growth", "backoff"; several as
-            "backoff,clean" or a set; None for no event.
+        hysteresis_reset: Events that reset the hysteresis: "clean" (a finite step), "growth",
+            "backoff"; several as "backoff,clean" or a set; None for no event.
         powers_of_two: Whether all scales and factors are powers of two.
         static: Whether the scale never changes.
         delay: Updates between the computation of a scale and its first use.
-        skips: "each" if an overflow skips only its own optimizer, "all" if it skips every optimizer.
+        skips: "each" if an overflow skips only its own optimizer, "all" if it skips every
+            optimizer.
         gives_up: Exceptions that `update` raises instead of going below `min_scale`.
         unsupported: Features, from `FEATURES`, that the scaler does not support.
 
@@ -80,7 +82,9 @@ class Traits:
         object.__setattr__(self, "hysteresis_reset", reset)
         object.__setattr__(self, "unsupported", frozenset(self.unsupported))
         for name in sorted(self.unsupported - {*FEATURES}):
-            raise ValueError(f"unsupported={name!r}: no such feature; {nearest(name, FEATURES)}")
+            raise ValueError(
+                f"unsupported={name!r}: no such feature; {nearest(name, FEATURES)}"
+            )
 
     @property
     def declared_features(self) -> dict[str, bool]:
@@ -93,7 +97,11 @@ class Traits:
     def differences(self) -> dict[str, Any]:
         """Return the traits that differ from torch's."""
         values = {each.name: getattr(self, each.name) for each in fields(Traits)}
-        return {name: value for name, value in values.items() if value != getattr(Traits(), name)}
+        return {
+            name: value
+            for name, value in values.items()
+            if value != getattr(Traits(), name)
+        }
 
     def as_options(self) -> list[str]:
         """Return the options of ``ampsim check`` that declare these traits; `gives_up` has none."""

@@ -1,4 +1,6 @@
-"""The scheduler runs threads one at a time, in an order that a test chooses. It knows nothing of loss scales."""
+"""The scheduler runs threads one at a time, in an order that a test chooses. It knows nothing of
+loss scales.
+"""
 
 from ampsim.testing.scheduler import sync
 from ampsim.testing.scheduler.deadlock import DeadlockError, LivelockError

@@ -57,7 +57,7 @@ def replay(schedule: Mapping[int, int], faults: Iterable[tuple[int, str, str]]) 
 
 def table(tasks: Iterable["Task"]) -> str:
     """Write one line per task: its state, what it waits for, where, and what it holds."""
-    frames = sys._current_frames()  # noqa: SLF001  documented, and the only way to ask
+    frames = sys._current_frames()  # noqa: SLF001
     lines = list[str]()
     for task in tasks:
         held = ", ".join(map(str, task.holds)) or "nothing"

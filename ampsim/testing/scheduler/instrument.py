@@ -19,14 +19,20 @@ _MISSING = object()
 _ACCESS = {"__getattribute__": "read", "__setattr__": "write", "__delattr__": "delete"}
 
 
-def watch_attributes(task_runner: TaskRunner, owner: type, names: tuple[str, ...]) -> None:
-    """Make each access to these attributes of a class's instances a switch point, until the run ends."""
+def watch_attributes(
+    task_runner: TaskRunner, owner: type, names: tuple[str, ...]
+) -> None:
+    """Make each access to these attributes of a class's instances a switch point, until the run
+    ends.
+    """
     if not names:
         raise TypeError(
             f"watch({owner.__name__}): expected names of attributes, such as *vars(an_instance)"
         )
     for method, operation in _ACCESS.items():
-        access = _switching(task_runner, owner, names, getattr(owner, method), operation)
+        access = _switching(
+            task_runner, owner, names, getattr(owner, method), operation
+        )
         replace(task_runner, owner, method, access)
 
 
@@ -58,8 +64,9 @@ def replace(task_runner: TaskRunner, owner: object, name: str, value: object) ->
 def patch(task_runner: TaskRunner, module: ModuleType) -> tuple[str, ...]:
     """Give a module this package's `threading`, `queue` and `time.sleep` until the run ends.
 
-    Replaced is whatever in the module's namespace *is* one of them, under any name; returns the names.
-    Locks that the module made when it was imported stay real: patch, then reload the module or create the locks again.
+    Replaced is whatever in the module's namespace *is* one of them, under any name; returns the
+    names. Locks that the module made when it was imported stay real: patch, then reload the module
+    or create the locks again.
     """
     patched = []
     for name, value in [*vars(module).items()]:
@@ -71,7 +78,9 @@ def patch(task_runner: TaskRunner, module: ModuleType) -> tuple[str, ...]:
 
 
 def _stand_ins() -> dict[int, object]:
-    """Return what takes the place of what, by the latter's id: not everything in a namespace is hashable."""
+    """Return what takes the place of what, by the latter's id: not everything in a namespace is
+    hashable.
+    """
     slow = SimpleNamespace(**{**vars(time), "sleep": sync.sleep})
     pairs: list[tuple[object, object]] = [
         (threading, sync),
@@ -80,9 +89,15 @@ def _stand_ins() -> dict[int, object]:
         (time.sleep, sync.sleep),
     ]
     for home in (threading, queue):
-        public = [name for name in dir(home) if name in vars(sync) and not name.startswith("_")]
+        public = [
+            name
+            for name in dir(home)
+            if name in vars(sync) and not name.startswith("_")
+        ]
         pairs += [(getattr(home, name), getattr(sync, name)) for name in public]
     return {id(real): ours for real, ours in pairs if real is not ours}
 
 
-_STAND_INS = _stand_ins()  # once: a scaler's classes are patched again for each schedule
+_STAND_INS = (
+    _stand_ins()
+)  # once: a scaler's classes are patched again for each schedule

@@ -1,4 +1,6 @@
-"""Locks, conditions, events and semaphores whose waiting is up to the schedule; see `ampsim.testing.scheduler.sync`."""
+"""Locks, conditions, events and semaphores whose waiting is up to the schedule; see
+`ampsim.testing.scheduler.sync`.
+"""
 
 import threading
 from collections import deque
@@ -122,7 +124,9 @@ class Lock(_Lockable):
 
 
 class RLock(_Lockable):
-    """`threading.RLock`. Taking it again or letting go an inner hold is no switch point: nobody can tell."""
+    """`threading.RLock`. Taking it again or letting go an inner hold is no switch point: nobody can
+    tell.
+    """
 
     def owned(self) -> bool:
         return self.owner is self._task_runner.running
@@ -175,7 +179,9 @@ class Condition(_Guard):
             return waiter.notified and self._lock.free()
 
         try:
-            in_time = self._task_runner.switch("wait", self, woken, timed=timeout is not None)
+            in_time = self._task_runner.switch(
+                "wait", self, woken, timed=timeout is not None
+            )
         except BaseException:
             self._withdraw(waiter, depth)
             raise
@@ -187,7 +193,9 @@ class Condition(_Guard):
         return heard
 
     def _withdraw(self, waiter: _Waiter, depth: int) -> None:
-        """Take the lock again, and end the wait behind that as `threading` does: a notify in between is lost on it."""
+        """Take the lock again, and end the wait behind that as `threading` does: a notify in
+        between is lost on it.
+        """
         self._lock.again(depth)
         if waiter in self._waiters:
             self._waiters.remove(waiter)

@@ -1,9 +1,9 @@
 """Run threads one at a time in an order that a test chooses, and find the order that fails.
 
-A program under test is a function of a `Scheduler`. It starts threads, real ones, through ``c.sync`` or
-`Scheduler.spawn`; the thread that calls `run` is the task "main". A task can lose control only at a *switch
-point*: an operation on a primitive of ``c.sync``, `Scheduler.point`, or a watched attribute.
-What stands between two of them is atomic, so **watch what tasks share**.
+A program under test is a function of a `Scheduler`. It starts threads, real ones, through
+``c.sync`` or `Scheduler.spawn`; the thread that calls `run` is the task "main". A task can lose
+control only at a *switch point*: an operation on a primitive of ``c.sync``, `Scheduler.point`, or a
+watched attribute. What stands between two of them is atomic, so **watch what tasks share**.
 
 >>> def program(c):
 ...     account = {"balance": 0}
@@ -26,24 +26,24 @@ ampsim.testing.scheduler.runs.FailingScheduleError: AssertionError in task 'main
 replay: run(program, schedule={3: 1})
 ...
 
-A schedule maps steps to choices; where it says nothing the running task goes on, and if that cannot, the
-next one that can. `explore` tries every schedule with at most so many preemptions, the fewest first;
-`schedules` is a hypothesis strategy. Each failure says which schedule reproduces it.
+A schedule maps steps to choices; where it says nothing the running task goes on, and if that
+cannot, the next one that can. `explore` tries every schedule with at most so many preemptions, the
+fewest first; `schedules` is a hypothesis strategy. Each failure says which schedule reproduces it.
 
-Guarantees:
-    The same program with the same schedule gives the same trace, on any machine, whatever the hash seed.
-    Exactly one task runs at a time, and hand-over is by locks: nothing sleeps, nothing polls.
-    A run ends, and no thread outlives it, whatever fails; what was watched or patched is put back.
-    Ctrl-C or a test runner's timeout ends it at once, and may leave threads behind, which are daemons.
-    A timeout is a choice, not a time. A deadlock is found when it happens and reported as a table.
+Guarantees: The same program with the same schedule gives the same trace, on any machine, whatever
+    the hash seed. Exactly one task runs at a time, and hand-over is by locks: nothing sleeps,
+    nothing polls. A run ends, and no thread outlives it, whatever fails; what was watched or
+    patched is put back. Ctrl-C or a test runner's timeout ends it at once, and may leave threads
+    behind, which are daemons. A timeout is a choice, not a time. A deadlock is found when it
+    happens and reported as a table.
 
-Assumes:
-    The program creates its objects from scratch in each run, and is deterministic apart from the schedule.
-    It blocks only on ``c.sync``: a real lock held by a waiting task would block the run indefinitely.
-    It does not spin: a loop that waits for another task needs ``c.sync.sleep`` or a timeout (or: `LivelockError`).
-    ``finally`` and ``except BaseException`` of tasks left over run after the run, and may not count on it.
-    A watched attribute is accessed by name: not through the instance's ``__dict__`` or ``object.__setattr__``.
-    One run at a time in a process. Python's memory model: no reordering below the level of operations.
+Assumes: The program creates its objects from scratch in each run, and is deterministic apart from
+    the schedule. It blocks only on ``c.sync``: a real lock held by a waiting task would block the
+    run indefinitely. It does not spin: a loop that waits for another task needs ``c.sync.sleep`` or
+    a timeout (or: `LivelockError`). ``finally`` and ``except BaseException`` of tasks left over run
+    after the run, and may not count on it. A watched attribute is accessed by name: not through the
+    instance's ``__dict__`` or ``object.__setattr__``. One run at a time in a process. Python's
+    memory model: no reordering below the level of operations.
 """
 
 from collections import deque
@@ -79,7 +79,9 @@ class Scheduler:
         self, name: str, fn: Callable[..., object], *args: object, **kwargs: object
     ) -> _sync.Thread:
         """Start a thread. `name` is what schedules, traces and faults call the task."""
-        thread = _sync.Thread(target=fn, name=name, args=args, kwargs=kwargs, daemon=False)
+        thread = _sync.Thread(
+            target=fn, name=name, args=args, kwargs=kwargs, daemon=False
+        )
         thread.start()
         return thread
 
@@ -88,14 +90,16 @@ class Scheduler:
         self._task_runner.switch("point", name)
 
     def watch(self, owner: type, *names: str) -> None:
-        """Make each access to these attributes of a class's instances a switch point until the run ends."""
+        """Make each access to these attributes of a class's instances a switch point until the run
+        ends.
+        """
         _watch.watch_attributes(self._task_runner, owner, names)
 
     def patch(self, module: ModuleType) -> tuple[str, ...]:
         """Replace `threading`, `queue` and `time.sleep` in an unmodified module until the run ends.
 
-        Whatever in the module is one of these modules or of their primitives, under any name; returns the
-        names replaced. Locks made when the module was imported stay real.
+        Whatever in the module is one of these modules or of their primitives, under any name;
+        returns the names replaced. Locks made when the module was imported stay real.
         """
         return _watch.patch(self._task_runner, module)
 
@@ -106,9 +110,12 @@ class Run:
 
     Attributes:
         value: what the program returned; None if it did not come to that.
-        schedule: the choices that were not 0, step -> choice: given to `run` they reproduce this run.
-        steps: what `trace` is made of when it is asked for: of most runs of an exploration it is not.
-        errors: task and exception, for each exception that ended a task and was not injected; the first one first.
+        schedule: the choices that were not 0, step -> choice: given to `run` they reproduce this
+            run.
+        steps: what `trace` is made of when it is asked for: of most runs of an exploration it is
+            not.
+        errors: task and exception, for each exception that ended a task and was not injected; the
+            first one first.
         stuck: a `DeadlockError` or `LivelockError`, if the run ended in one.
         faults: step, task and "crash" or "interrupt", for each fault that met a task alive.
         decisions: step, number of options, and how many of them are no preemption.
@@ -134,8 +141,12 @@ class Run:
 
     @property
     def preemptions(self) -> int:
-        """How often a task lost control that could have gone on, or a timeout fired that need not have."""
-        return sum(self.schedule.get(step, 0) >= free for step, _, free in self.decisions)
+        """How often a task lost control that could have gone on, or a timeout fired that need not
+        have.
+        """
+        return sum(
+            self.schedule.get(step, 0) >= free for step, _, free in self.decisions
+        )
 
     def __str__(self) -> str:
         failure = "" if self.failure is None else f"{_describe(self)}\n"
@@ -150,7 +161,9 @@ def _describe(run: Run) -> str:
 
 
 class FailingScheduleError(AssertionError):
-    """An exploration found a schedule that fails. The cause is the failure; `run` has the whole trace."""
+    """An exploration found a schedule that fails. The cause is the failure; `run` has the whole
+    trace.
+    """
 
     def __init__(self, failed: Run, error: BaseException, number: int) -> None:
         what = (
@@ -178,15 +191,18 @@ class Options(TypedDict, total=False):
     interrupt_at: Faults
 
 
-def attempt(program: Program, schedule: Schedule = KEEP_RUNNING, **options: Unpack[Options]) -> Run:
+def attempt(
+    program: Program, schedule: Schedule = KEEP_RUNNING, **options: Unpack[Options]
+) -> Run:
     """Run a program under a schedule and return how it went, whatever that is.
 
-    ``crash_at={step: task}`` stops a task dead at that step, running or waiting: it never goes on, and its
-    locks are free. ``interrupt_at={step: task}`` raises KeyboardInterrupt in it at its next switch point, out
-    of a wait too, but not out of the release of a lock. A task that ends by an injected exception has not
-    failed. Faults for tasks not alive at their step do not happen.
+    ``crash_at={step: task}`` stops a task dead at that step, running or waiting: it never goes on,
+    and its locks are free. ``interrupt_at={step: task}`` raises KeyboardInterrupt in it at its next
+    switch point, out of a wait too, but not out of the release of a lock. A task that ends by an
+    injected exception has not failed. Faults for tasks not alive at their step do not happen.
 
-    Raises only what is not the program's: Ctrl-C, and outcomes such as ``pytest.skip`` in the main task.
+    Raises only what is not the program's: Ctrl-C, and outcomes such as ``pytest.skip`` in the main
+    task.
     """
     task_runner = TaskRunner(chooser(schedule), **options)
     activate(task_runner)
@@ -197,11 +213,13 @@ def attempt(program: Program, schedule: Schedule = KEEP_RUNNING, **options: Unpa
                tuple(task_runner.faults), tuple(task_runner.decisions))  # fmt: skip
 
 
-def run(program: Program, schedule: Schedule = KEEP_RUNNING, **options: Unpack[Options]) -> Run:
+def run(
+    program: Program, schedule: Schedule = KEEP_RUNNING, **options: Unpack[Options]
+) -> Run:
     """Run a program as `attempt` does, and raise what went wrong first.
 
-    That is a task's exception, a `DeadlockError` or a `LivelockError`. The exception carries a note with the
-    task and the schedule. Takes the options of `attempt`.
+    That is a task's exception, a `DeadlockError` or a `LivelockError`. The exception carries a note
+    with the task and the schedule. Takes the options of `attempt`.
     """
     done = attempt(program, schedule, **options)
     if done.failure is not None:
@@ -232,13 +250,16 @@ class Exploration:
 
 def explore(program: Program, *, preemptions: int = 2, limit: int | None = None,
             check: Callable[[Run], object] | None = None, **options: Unpack[Options]) -> Exploration:  # fmt: skip
-    """Run a program under every schedule with at most so many preemptions, the fewest first, each once.
+    """Run a program under every schedule with at most so many preemptions, the fewest first, each
+    once.
 
-    Which task goes on when the running one cannot is no preemption and is always tried; a timeout that fires
-    although somebody can go on counts as one (CHESS: Musuvathi and Qadeer, PLDI 2007). `check` sees each
-    run that did not fail and raises if it should have. Takes the options of `attempt` too.
+    Which task goes on when the running one cannot is no preemption and is always tried; a timeout
+    that fires although somebody can go on counts as one (CHESS: Musuvathi and Qadeer, PLDI 2007).
+    `check` sees each run that did not fail and raises if it should have. Takes the options of
+    `attempt` too.
 
-    Raises `FailingScheduleError` at the first failure, and RuntimeError if the program is not deterministic.
+    Raises `FailingScheduleError` at the first failure, and RuntimeError if the program is not
+    deterministic.
     """
     waiting: Waiting = [deque([{}]), *(deque() for _ in range(preemptions))]
     counts = [0] * len(waiting)
@@ -246,7 +267,9 @@ def explore(program: Program, *, preemptions: int = 2, limit: int | None = None,
     for cost, level in enumerate(waiting):
         while level:
             if limit is not None and sum(counts) >= limit:
-                return Exploration(sum(counts), tuple(counts), exhausted=False, steps=longest)
+                return Exploration(
+                    sum(counts), tuple(counts), exhausted=False, steps=longest
+                )
             schedule = level.popleft()  # the shortest first
             done = attempt(program, schedule, **options)
             counts[cost] += 1
@@ -257,7 +280,10 @@ def explore(program: Program, *, preemptions: int = 2, limit: int | None = None,
 
 
 def _judge(
-    done: Run, schedule: Mapping[int, int], check: Callable[[Run], object] | None, number: int
+    done: Run,
+    schedule: Mapping[int, int],
+    check: Callable[[Run], object] | None,
+    number: int,
 ) -> None:
     if done.schedule != schedule:
         raise RuntimeError(
@@ -273,7 +299,9 @@ def _judge(
             raise FailingScheduleError(done, error, number) from error
 
 
-def _branch(done: Run, schedule: Mapping[int, int], waiting: Waiting, cost: int) -> None:
+def _branch(
+    done: Run, schedule: Mapping[int, int], waiting: Waiting, cost: int
+) -> None:
     """Queue each schedule that differs from this run first at one later decision."""
     last = max(schedule, default=-1)
     for step, options, free in done.decisions:

@@ -1,13 +1,14 @@
-"""`threading` and `queue` for code under test: the same names, one task at a time, every operation a choice.
+"""`threading` and `queue` for code under test: the same names, one task at a time, every operation
+a choice.
 
-A class that takes its primitives from a namespace is tested by handing it this module; a class that does not
-is tested by `Scheduler.patch`. Objects are made inside a run and belong to it. After the run they still
-answer, but an operation that would have to wait raises `DeadlockError`.
+A class that takes its primitives from a namespace is tested by handing it this module; a class that
+does not is tested by `Scheduler.patch`. Objects are made inside a run and belong to it. After the
+run they still answer, but an operation that would have to wait raises `DeadlockError`.
 
-Guarantees:
-    Results, orders and refusals are those of `threading` and `queue`: waiters of a condition wake first come,
-    first served; an interrupted or timed-out ``Condition.wait`` holds its lock again when it ends.
-    A timeout may fire at any moment at which its wait could not end otherwise; its length means nothing.
+Guarantees: Results, orders and refusals are those of `threading` and `queue`: waiters of a
+    condition wake first come, first served; an interrupted or timed-out ``Condition.wait`` holds
+    its lock again when it ends. A timeout may fire at any moment at which its wait could not end
+    otherwise; its length means nothing.
 
 Assumes:
     Nothing shares these objects with threads that the scheduler does not run.
@@ -68,7 +69,9 @@ class Queue(Primitive):
     def _room(self) -> bool:
         return not 0 < self.maxsize <= len(self.queue)
 
-    def put(self, item: object, block: bool = True, timeout: float | None = None) -> None:
+    def put(
+        self, item: object, block: bool = True, timeout: float | None = None
+    ) -> None:
         self._wait("put", self._room, block, timeout)
         if not self._room():
             raise Full
@@ -81,7 +84,9 @@ class Queue(Primitive):
             raise Empty
         return self.queue.popleft()
 
-    def _wait(self, op: str, ready: Callable[[], bool], block: bool, timeout: float | None) -> None:
+    def _wait(
+        self, op: str, ready: Callable[[], bool], block: bool, timeout: float | None
+    ) -> None:
         if block and timeout is not None and timeout < 0:
             raise ValueError("'timeout' must be a non-negative number")
         self._task_runner.switch(
@@ -123,7 +128,7 @@ class Thread(Primitive):
     def __init__(self, group: None = None, target: Callable[..., object] | None = None, name: str | None = None,
                  args: Iterable[object] = (), kwargs: Mapping[str, object] | None = None, *,
                  daemon: bool | None = None) -> None:  # fmt: skip
-        assert group is None, "group argument must be None for now"  # noqa: S101  threading's own
+        assert group is None, "group argument must be None for now"  # noqa: S101
         super().__init__(name)
         self.name = self._label
         self._target, self._args, self._kwargs = target, tuple(args), dict(kwargs or {})
@@ -170,7 +175,7 @@ class Thread(Primitive):
 def _handle(task: Task) -> Thread:
     if task.handle is None:
         task.handle = main = Thread(name=task.name, daemon=task.daemon)
-        main._task = task  # noqa: SLF001  the main task was not started by anyone
+        main._task = task  # noqa: SLF001
     assert isinstance(task.handle, Thread)  # noqa: S101
     return task.handle
 
@@ -186,7 +191,9 @@ def main_thread() -> Thread:
 
 
 def get_ident() -> int:
-    """Return a number that no other task of the run has: its place in the order of starting, from 1."""
+    """Return a number that no other task of the run has: its place in the order of starting, from
+    1.
+    """
     return active().running.index + 1
 
 

@@ -36,7 +36,9 @@ class Task:
             _thread.allocate_lock()
         )  # locked: the task waits; released by the one who picks it
         self.baton.acquire()
-        self.thread: threading.Thread | None = None  # made when the task is first picked
+        self.thread: threading.Thread | None = (
+            None  # made when the task is first picked
+        )
         self.native_ident: int | None = None
         self.op = "begin"
         self.subject: object = ""
@@ -70,10 +72,12 @@ class Task:
 
 @contextmanager
 def one_core() -> Iterator[None]:
-    """Keep the calling thread, and those it starts, on the core it runs on: explorations run 2 to 5 times faster.
+    """Keep the calling thread, and those it starts, on the core it runs on: explorations run 2 to 5
+    times faster.
 
-    Only one task runs at a time anyway, and handing over within a core is quicker. Thread pools of libraries
-    that first start in here stay on that core, so start them before. Does nothing where there is no Linux.
+    Only one task runs at a time anyway, and handing over within a core is quicker. Thread pools of
+    libraries that first start in here stay on that core, so start them before. Does nothing where
+    there is no Linux.
     """
     if not sys.platform.startswith("linux"):
         yield

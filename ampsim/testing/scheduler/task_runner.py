@@ -1,4 +1,5 @@
-"""The task_runner below `ampsim.testing.scheduler`: real threads, one baton, and every hand-over a decision.
+"""The task_runner below `ampsim.testing.scheduler`: real threads, one baton, and every hand-over a
+decision.
 
 Theory of operation
 -------------------
@@ -6,15 +7,16 @@ A *task* is a real thread with a lock of its own, its ``baton``, which is kept l
 after somebody released its baton, and the one who did then waits for its own: so one task runs at a time,
 and the order is not up to the operating system.
 
-Before each visible operation a task calls `TaskRunner.switch`, which says what the task is about to do and,
-if it may have to wait, a predicate that tells whether it can. That is one **step**. `_decide` lists who can
-go on: the task itself first, then the others in rotation, then those in a timed wait whose timeout may
-fire. The schedule picks one of them; 0 is the first. The operation takes place when the task is picked,
-and everything up to its next switch belongs to the same step.
+Before each visible operation a task calls `TaskRunner.switch`, which says what the task is about to
+do and, if it may have to wait, a predicate that tells whether it can. That is one **step**.
+`_decide` lists who can go on: the task itself first, then the others in rotation, then those in a
+timed wait whose timeout may fire. The schedule picks one of them; 0 is the first. The operation
+takes place when the task is picked, and everything up to its next switch belongs to the same step.
 
-The run is over when all tasks that are no daemons have ended, when nobody can go on (`DeadlockError`), or after
-``max_steps`` (`LivelockError`). Then the main task, which is the calling thread, gives the baton to each task left
-over in turn; `switch` raises `AbandonedError` in it, and its thread ends. No thread outlives its run.
+The run is over when all tasks that are no daemons have ended, when nobody can go on
+(`DeadlockError`), or after ``max_steps`` (`LivelockError`). Then the main task, which is the
+calling thread, gives the baton to each task left over in turn; `switch` raises `AbandonedError` in
+it, and its thread ends. No thread outlives its run.
 """
 
 import threading
@@ -56,12 +58,17 @@ class TaskRunner:
         ] = []  # step, options, and how many of them cost nothing
         self.taken: dict[int, int] = {}  # the choices that were not 0
         self.errors: list[tuple[str, BaseException]] = []
-        self.faults: list[tuple[int, str, str]] = []  # step, task, "crash" or "interrupt"
+        self.faults: list[
+            tuple[int, str, str]
+        ] = []  # step, task, "crash" or "interrupt"
         self.stuck: StuckError | None = None
-        self.signal: BaseException | None = None  # Ctrl-C and its like, met in the calling thread
+        self.signal: BaseException | None = (
+            None  # Ctrl-C and its like, met in the calling thread
+        )
         self.over = False  # the run has ended; what is left is being unwound
         self.closed = False  # no task is left
-        self.hung = False  # it had to be left in the middle; a task that never comes to a switch point stays
+        # it had to be left in the middle; a task that never comes to a switch point stays
+        self.hung = False
         self.cleanup = ExitStack()
         self._labels: dict[str, int] = {}
 
@@ -70,9 +77,12 @@ class TaskRunner:
         self._labels[kind] = number = self._labels.get(kind, 0) + 1
         return f"{kind}-{number}"
 
-    # ---- what tasks call -------------------------------------------------------------------------------
+    # ---- what tasks call
+    # -------------------------------------------------------------------------------
 
-    def add(self, name: str, body: Callable[[], object], *, daemon: bool = False) -> Task:
+    def add(
+        self, name: str, body: Callable[[], object], *, daemon: bool = False
+    ) -> Task:
         """Add a task that can go on; its thread is made when it is first picked."""
         if self.closed:
             raise RuntimeError(f"cannot start {name!r}: the run is over")
@@ -80,7 +90,9 @@ class TaskRunner:
             raise AbandonedError
         taken = {task.name for task in self.tasks}
         unique = next(
-            n for n in (name, *(f"{name}-{i}" for i in range(2, len(taken) + 3))) if n not in taken
+            n
+            for n in (name, *(f"{name}-{i}" for i in range(2, len(taken) + 3)))
+            if n not in taken
         )
         task = Task(len(self.tasks), unique, body, daemon=daemon)
         self.tasks.append(task)
@@ -91,8 +103,8 @@ class TaskRunner:
                timed: bool = False, stay: bool = False) -> bool:  # fmt: skip
         """Wait until an operation is to take place; return True, or False if its timeout fired.
 
-        `stay` says that no other task can tell whether it runs before or after the operation, so that none
-        is offered: the step is there for crashes.
+        `stay` says that no other task can tell whether it runs before or after the operation, so
+        that none is offered: the step is there for crashes.
         """
         if self.over:
             return self._after(op, subject, ready, timed)
@@ -112,16 +124,21 @@ class TaskRunner:
     def _after(
         self, op: str, subject: object, ready: Callable[[], bool] | None, timed: bool
     ) -> bool:
-        """Perform an operation after the end: of a task that unwinds, or of whoever inspects the result."""
+        """Perform an operation after the end: of a task that unwinds, or of whoever inspects the
+        result.
+        """
         if not self.closed:
             raise AbandonedError
         if ready is None or ready():
             return True
         if not timed:
-            raise DeadlockError(f"{op} {subject} would wait indefinitely: the run is over")
+            raise DeadlockError(
+                f"{op} {subject} would wait indefinitely: the run is over"
+            )
         return False
 
-    # ---- decisions -------------------------------------------------------------------------------------
+    # ---- decisions
+    # -------------------------------------------------------------------------------------
 
     def _decide(self, me: Task, stay: bool = False) -> Task:
         """Return the task that goes on; the main task, with `over` set, if the run ends here."""
@@ -137,12 +154,16 @@ class TaskRunner:
         if self.signal is not None or not self.live:
             return self._end(None)
         if step >= self.max_steps:
-            return self._end(LivelockError(self._report(f"Livelock: no end after {step} steps")))
+            return self._end(
+                LivelockError(self._report(f"Livelock: no end after {step} steps"))
+            )
         ready, timed = ([me], []) if stay and not me.gone else self._options(me)
         options = ready + timed if timed else ready
         if not options:
             return self._end(
-                DeadlockError(self._report(f"Deadlock at step {step}: no task can go on"))
+                DeadlockError(
+                    self._report(f"Deadlock at step {step}: no task can go on")
+                )
             )
         choice = self._choice(me, step, ready, timed) if len(options) > 1 else 0
         chosen = options[choice]
@@ -155,7 +176,9 @@ class TaskRunner:
         return chosen
 
     def _options(self, me: Task) -> tuple[list[Task], list[Task]]:
-        """Return who can go on, `me` first and the others in rotation, and who could if its timeout fired."""
+        """Return who can go on, `me` first and the others in rotation, and who could if its timeout
+        fired.
+        """
         ready: list[Task] = []
         timed: list[Task] = []
         after = me.index + 1
@@ -171,7 +194,9 @@ class TaskRunner:
         return ready, timed
 
     def _choice(self, me: Task, step: int, ready: list[Task], timed: list[Task]) -> int:
-        names = [task.name for task in ready] + [f"{task.name} timeout" for task in timed]
+        names = [task.name for task in ready] + [
+            f"{task.name} timeout" for task in timed
+        ]
         choice = self.choose(step, names)
         if choice:
             choice = 1 + (choice - 1) % (
@@ -202,9 +227,12 @@ class TaskRunner:
 
     def _report(self, title: str) -> str:
         trace = [Step(*step) for step in self.steps]
-        return "\n".join((title, table(self.tasks), replay(self.taken, self.faults), story(trace)))
+        return "\n".join(
+            (title, table(self.tasks), replay(self.taken, self.faults), story(trace))
+        )
 
-    # ---- threads ---------------------------------------------------------------------------------------
+    # ---- threads
+    # ---------------------------------------------------------------------------------------
 
     def perform(self, program: Callable[[], object]) -> object:
         """Run `program` as the task "main" in the calling thread, and all it starts, to the end."""
@@ -238,7 +266,9 @@ class TaskRunner:
         if self.over or error is task.injected:
             return
         if task.index == 0 and not isinstance(error, Exception):
-            self.signal = error  # Ctrl-C, pytest.skip, hypothesis stopping a test: not for us
+            self.signal = (
+                error  # Ctrl-C, pytest.skip, hypothesis stopping a test: not for us
+            )
         elif not isinstance(error, SystemExit):  # which threading ignores as well
             self.errors.append((task.name, error))
 

@@ -39,8 +39,9 @@ def checked(
 ) -> Iterator[Checked]:
     """Check the training in a block, as `ampsim.testing.check_script` checks a script.
 
-    One iteration is repeated in forks of this process, which end before the block does. Where a process cannot be
-    forked (CUDA, other systems than Linux), the checks that compare iterations are skipped.
+    One iteration is repeated in forks of this process, which end before the block does. Where a
+    process cannot be forked (CUDA, other systems than Linux), the checks that compare iterations
+    are skipped.
 
     Args:
         steps: Steps of an optimizer after which nothing more is recorded; at least 1.
@@ -51,7 +52,8 @@ def checked(
         Checked: The results, once the block has ended.
 
     Raises:
-        AssertionError: At the end of the block, with `raises`: there are findings; the text has all of them.
+        AssertionError: At the end of the block, with `raises`: there are findings; the text has all
+            of them.
         ValueError: There is no such check.
 
     Example:
@@ -73,8 +75,13 @@ def checked(
     wanted, result = chosen(CHECKS, checks), Checked()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # the threads of a pool do not survive a fork
-    with tempfile.TemporaryDirectory(prefix="ampsim-") as folder, ExitStack() as patches:
-        session = Session(Path(folder), steps=steps, limit=LIMIT, on_enough=patches.close)
+    with (
+        tempfile.TemporaryDirectory(prefix="ampsim-") as folder,
+        ExitStack() as patches,
+    ):
+        session = Session(
+            Path(folder), steps=steps, limit=LIMIT, on_enough=patches.close
+        )
         patches.enter_context(session.recorder.install())
         error = ""
         try:

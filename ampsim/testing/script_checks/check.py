@@ -8,7 +8,9 @@ from ampsim.testing.judge import NotApplicableError
 from ampsim.testing.script_checks.trace import Event
 
 CHECKS: dict[str, Check] = {}
-check = stating(Check, CHECKS, group="script")  # registers a function of an `Observation`
+check = stating(
+    Check, CHECKS, group="script"
+)  # registers a function of an `Observation`
 
 
 @dataclass(frozen=True)

@@ -42,17 +42,18 @@ def step_changes_parameters(run: Observation) -> Iterator[Finding]:
     backward = run.of_kind("backward")
     needs(len(backward) >= FEW, f"{len(backward)} backward passes were seen, too few")
     for optimizer in run.optimizers:
-        # A pass that reaches other optimizers, too, may be theirs, as that of a generator through its discriminator.
+        # A pass that reaches other optimizers, too, may be theirs, as that of a generator through
+        # its discriminator.
         passes = [event for event in backward if event.optimizers == [optimizer.name]]
         if optimizer.has_moved or len(passes) < FEW:
             continue
         taken, steps = sum(optimizer.attempts), len(optimizer.attempts)
-        cause = (
-            "no step is taken with these gradients: call scaler.step(optimizer) in each iteration"
-        )
+        cause = "no step is taken with these gradients: call scaler.step(optimizer) in each iteration"
         if steps and not taken:
             cause = "each step was skipped: look for inf and NaN in the loss"
-        seen = f"no parameter of {optimizer.name} changes in {len(passes)} backward passes"
+        seen = (
+            f"no parameter of {optimizer.name} changes in {len(passes)} backward passes"
+        )
         order = str(passes[0]), f"{taken} of {steps} steps taken"
         yield Finding(passes[0].where, seen, cause, order)
 
@@ -62,7 +63,10 @@ def resume_is_exact(run: Observation) -> Iterator[Finding]:
     """A checkpoint with the optimizer's state has the scaler's state."""
     needs(run.scalers, "no enabled scaler was seen")
     saves = [save for save in run.saves if "optimizer" in save.kinds]
-    needs(saves, "no optimizer is saved in these steps; ampsim lint reads what the source saves")
+    needs(
+        saves,
+        "no optimizer is saved in these steps; ampsim lint reads what the source saves",
+    )
     cause = (
         "a resumed run restarts at the initial scale, and its first steps are skipped: save scaler.state_dict() beside "
         "optimizer.state_dict(), and load it"
@@ -71,6 +75,8 @@ def resume_is_exact(run: Observation) -> Iterator[Finding]:
     for save in saves:
         # Two files of one folder may be parts of one checkpoint.
         others = [each for each in run.saves if each.folder == save.folder]
-        parts = [each for each in others if each.is_part or save.is_part or each is save]
+        parts = [
+            each for each in others if each.is_part or save.is_part or each is save
+        ]
         if not any("scaler" in each.kinds for each in parts):
             yield Finding(save.event.where, seen, cause, [save.event])

@@ -34,7 +34,8 @@ class Settings:
 
     Attributes:
         folder: Where the observation, the outcomes, and redirected files are written.
-        trial: The trial of this run, its start, and the ends of its windows; None for the first run.
+        trial: The trial of this run, its start, and the ends of its windows; None for the first
+            run.
     """
 
     script: str
@@ -83,7 +84,9 @@ class Child:
         signal.setitimer(signal.ITIMER_REAL, settings.time_limit)
         with ExitStack() as stack:
             stack.enter_context(self.session.recorder.install())
-            redirection = stack.enter_context(redirect_writes(settings.folder / "files"))
+            redirection = stack.enter_context(
+                redirect_writes(settings.folder / "files")
+            )
             self.session.redirect = redirection.to_write
             self.session.branch = redirection.branch
             try:
@@ -100,9 +103,9 @@ class Child:
 def prepare(settings: Settings) -> None:
     """Set seeds and threads, and put the script on the CPU if that is wanted."""
     torch.set_num_threads(1)  # the threads of a pool do not survive a fork
-    setattr(torch, "set_num_threads", lambda _: None)  # noqa: B010 - mypy
+    setattr(torch, "set_num_threads", lambda _: None)  # noqa: B010
     torch.manual_seed(0)
-    np.random.seed(0)  # noqa: NPY002 - scripts draw from it
+    np.random.seed(0)  # noqa: NPY002
     random.seed(0)
     if settings.on_cpu:
         on_cpu.enter(autocast=settings.autocast)
@@ -125,7 +128,7 @@ def _load_in_process() -> None:
 
 def main() -> None:
     """Run the script that the settings name."""
-    settings: Settings = pickle.loads(Path(sys.argv[1]).read_bytes())  # noqa: S301 - our own
+    settings: Settings = pickle.loads(Path(sys.argv[1]).read_bytes())  # noqa: S301
     prepare(settings)
     Child(settings).run()
 

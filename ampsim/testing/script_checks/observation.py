@@ -1,4 +1,6 @@
-"""What was observed of one run of a script, without the script's own objects, so that it can be pickled."""
+"""What was observed of one run of a script, without the script's own objects, so that it can be
+pickled.
+"""
 
 import re
 from dataclasses import dataclass, field, replace
@@ -54,12 +56,16 @@ class Observation:
 
     @property
     def raised(self) -> str:
-        """What the script raised, in which of its lines, and after how many steps; "" if it ended well."""
+        """What the script raised, in which of its lines, and after how many steps; "" if it ended
+        well.
+        """
         frames = re.findall(r'File "(.+)", line (\d+)', self.error)
         own = [f"{shown(file)}:{line}" for file, line in frames if is_users(file)]
         place = f" at {own[-1]}" if own else ""
         text = self.error.strip().rpartition("\n")[2]
-        return f"the script raised {text}{place}, after {self.steps} steps" if text else ""
+        return (
+            f"the script raised {text}{place}, after {self.steps} steps" if text else ""
+        )
 
     def of_kind(self, *kinds: str) -> list[Event]:
         """Return the events of these kinds."""

@@ -1,7 +1,8 @@
 """Run a script that asks for CUDA on the CPU.
 
-Loss scaling is a protocol of calls, and the protocol is the same on the CPU. Kernels, streams, memory, and speed are
-not. A ``torch.device("cuda")`` stays what it is, so that frameworks choose fp16; each tensor is put on the CPU.
+Loss scaling is a protocol of calls, and the protocol is the same on the CPU. Kernels, streams,
+memory, and speed are not. A ``torch.device("cuda")`` stays what it is, so that frameworks choose
+fp16; each tensor is put on the CPU.
 """
 
 from collections.abc import Callable
@@ -50,7 +51,9 @@ class OnCPU(TorchFunctionMode):
 
 
 class SingleDevice(torch.nn.Module):
-    """DataParallel or DistributedDataParallel on one device: a module that has the model as `module`."""
+    """DataParallel or DistributedDataParallel on one device: a module that has the model as
+    `module`.
+    """
 
     def __init__(self, module: torch.nn.Module, *_: Any, **__: Any) -> None:
         super().__init__()
@@ -149,7 +152,9 @@ def _replace_amp(*, autocast: bool) -> None:
     ) -> None:
         default = torch.float16 if str(device_type).startswith("cuda") else None
         wanted = dtype or default
-        make_autocast(self, to_cpu(device_type), wanted, enabled and autocast, cache_enabled)
+        make_autocast(
+            self, to_cpu(device_type), wanted, enabled and autocast, cache_enabled
+        )
 
     def init_scaler(self: Any, device: Any = "cuda", *args: Any, **kwargs: Any) -> None:
         make_scaler(self, to_cpu(device), *args, **kwargs)

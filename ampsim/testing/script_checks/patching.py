@@ -14,7 +14,8 @@ Hook = Callable[..., Any]  # hook(original, *args, **kwargs) calls the original
 class Patches(ExitStack):
     """Patches that leaving the context undoes.
 
-    A function that calls another one of its kind, as a subclass calls its base, calls the hook once.
+    A function that calls another one of its kind, as a subclass calls its base, calls the hook
+    once.
     """
 
     def __init__(self) -> None:
@@ -39,14 +40,18 @@ class Patches(ExitStack):
 
     def everywhere(self, function: Any, kind: str, hook: Hook) -> None:
         """Replace a function in each module that has it, as after ``from torch import save``."""
-        modules = [each for each in sys.modules.values() if isinstance(each, ModuleType)]
+        modules = [
+            each for each in sys.modules.values() if isinstance(each, ModuleType)
+        ]
         for module in modules:
             names = [name for name, value in vars(module).items() if value is function]
             for name in names:
                 self.function(module, name, kind, hook)
 
     def item_everywhere(self, old: object, new: object) -> None:
-        """Replace an object in each dictionary that holds it, as a module's, or a table of functions."""
+        """Replace an object in each dictionary that holds it, as a module's, or a table of
+        functions.
+        """
         for holder in gc.get_referrers(old):
             names = (
                 [key for key, value in holder.items() if value is old]

@@ -1,8 +1,9 @@
 """Record what a training script does with its loss scaler.
 
-Plain loops and frameworks end in the same functions of torch: `GradScaler`, `Optimizer.step`, `autograd.backward`,
-`clip_grad_norm_`, `LRScheduler.step`, `torch.save`. `Recorder.install` replaces them by functions that add an event
-and tell the listener. What the events mean is left to the checks.
+Plain loops and frameworks end in the same functions of torch: `GradScaler`, `Optimizer.step`,
+`autograd.backward`, `clip_grad_norm_`, `LRScheduler.step`, `torch.save`. `Recorder.install`
+replaces them by functions that add an event and tell the listener. What the events mean is left to
+the checks.
 """
 
 import os
@@ -59,7 +60,9 @@ class Recorder:
         self.scale_readers: set[object] = set()
         self.scale_calls = 0
         self.scales_since_attempt = 0
-        self._reached: list[ScalerTrace] = []  # whose losses the current backward pass reaches
+        self._reached: list[
+            ScalerTrace
+        ] = []  # whose losses the current backward pass reaches
         self._stepping = False  # a scaler steps an optimizer
         self._constructing = False  # a learning rate schedule
 
@@ -68,7 +71,9 @@ class Recorder:
         patches = Patches()
         patches.family(torch.amp.GradScaler, partial(self._patch_scaler, patches))
         patches.family(LRScheduler, partial(self._patch_schedule, patches))
-        patches.function(Optimizer, "__init__", "optimizer.__init__", self._made_optimizer)
+        patches.function(
+            Optimizer, "__init__", "optimizer.__init__", self._made_optimizer
+        )
         patches.callback(register_optimizer_step_pre_hook(self._before_step).remove)
         patches.callback(register_optimizer_step_post_hook(self._after_step).remove)
         for name in CLIPS:
@@ -80,7 +85,8 @@ class Recorder:
             patches.attribute(Tensor, name, self._reading(getattr(Tensor, name)))
         return patches
 
-    # ------------------------------------------------------------------------------------------------- what is known
+    # -------------------------------------------------------------------------------------------------
+    # what is known
 
     def optimizer(self, optimizer: Any) -> OptimizerTrace:
         """Return what is known of an optimizer, or of the one that a framework has wrapped."""
@@ -100,12 +106,15 @@ class Recorder:
             self.scalers[id(scaler)] = ScalerTrace(scaler, name, where())
         return self.scalers[id(scaler)]
 
-    def _add(self, kind: Kind, *traces: OptimizerTrace, note: str = "", scaler: str = "") -> Event:
+    def _add(
+        self, kind: Kind, *traces: OptimizerTrace, note: str = "", scaler: str = ""
+    ) -> Event:
         names = [trace.name for trace in traces]
         self.events.append(Event(kind, where(), names, note, scaler))
         return self.events[-1]
 
-    # ---------------------------------------------------------------------------------------------------- the scaler
+    # ----------------------------------------------------------------------------------------------------
+    # the scaler
 
     def _patch_scaler(self, patches: Patches, cls: type) -> None:
         patches.function(cls, "__init__", "scaler.__init__", self._made_scaler)
@@ -115,7 +124,9 @@ class Recorder:
             name = hook.__name__.removeprefix("_")
             patches.function(cls, name, f"scaler.{name}", _if_enabled(hook))
 
-    def _made_scaler(self, original: Any, scaler: Any, *args: Any, **kwargs: Any) -> None:
+    def _made_scaler(
+        self, original: Any, scaler: Any, *args: Any, **kwargs: Any
+    ) -> None:
         original(scaler, *args, **kwargs)
         if scaler.is_enabled():
             self.scaler(scaler)
@@ -127,7 +138,9 @@ class Recorder:
             self.scale_readers.add(function())
         return original(scaler)
 
-    def _scale(self, original: Any, scaler: Any, outputs: Any, *args: Any, **kwargs: Any) -> Any:
+    def _scale(
+        self, original: Any, scaler: Any, outputs: Any, *args: Any, **kwargs: Any
+    ) -> Any:
         trace = self.scaler(scaler)
         self.listener.before_scale()
         self.scale_calls += 1
@@ -141,10 +154,14 @@ class Recorder:
 
     def _unscale_(self, original: Any, scaler: Any, optimizer: Any, *args: Any) -> Any:
         if not self._stepping:  # a step unscales by itself
-            self._add("unscale_", self.optimizer(optimizer), scaler=self.scaler(scaler).name)
+            self._add(
+                "unscale_", self.optimizer(optimizer), scaler=self.scaler(scaler).name
+            )
         return original(scaler, optimizer, *args)
 
-    def _step(self, original: Any, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+    def _step(
+        self, original: Any, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any
+    ) -> Any:
         trace, owner = self.optimizer(optimizer), self.scaler(scaler)
         event = self._add("step", trace, scaler=owner.name)
         trace.scaler, self._stepping = owner, True
@@ -176,11 +193,13 @@ class Recorder:
         self.listener.after_update()
         return result
 
-    # ------------------------------------------------------------------------------ backward, optimizer, schedule, clip
+    # ------------------------------------------------------------------------------ backward,
+    # optimizer, schedule, clip
 
     def _backward(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         for trace in self.optimizers.values():
-            # Zero gradients were cleared. Some wrappers, as accelerate's, clear nothing within an accumulation.
+            # Zero gradients were cleared. Some wrappers, as accelerate's, clear nothing within an
+            # accumulation.
             if not any(bool(grad.any()) for grad in trace.gradients):
                 trace.passes = []
         self._reached = []
@@ -189,17 +208,23 @@ class Recorder:
         result = original(*args, **kwargs)
         event.note = "scaled loss" if self._reached else "plain loss"
         traces = [*self.optimizers.items()]
-        received = [trace for key, trace in traces if _versions(trace) != before.get(key)]
+        received = [
+            trace for key, trace in traces if _versions(trace) != before.get(key)
+        ]
         for trace in received:
             event.optimizers.append(trace.name)
-            trace.first = trace.first or [param.detach().clone() for param in trace.parameters]
+            trace.first = trace.first or [
+                param.detach().clone() for param in trace.parameters
+            ]
             trace.passes.append(event)
             if self._reached:
                 trace.scaler = self._reached[-1]
         self.listener.after_backward(received)
         return result
 
-    def _made_optimizer(self, original: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
+    def _made_optimizer(
+        self, original: Any, optimizer: Any, *args: Any, **kwargs: Any
+    ) -> None:
         original(optimizer, *args, **kwargs)
         self.optimizer(optimizer)
 
@@ -212,10 +237,16 @@ class Recorder:
     def _after_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         trace = self.optimizer(optimizer)
         found = getattr(optimizer, "found_inf", None)
-        taken = found is None or not float(found)  # a fused optimizer is called in a skipped step
+        taken = found is None or not float(
+            found
+        )  # a fused optimizer is called in a skipped step
         trace.calls += taken
         if not self._stepping:
-            steps = (event for event in reversed(self.events) if event.kind == "optimizer.step")
+            steps = (
+                event
+                for event in reversed(self.events)
+                if event.kind == "optimizer.step"
+            )
             self._attempted(trace, next(steps), taken=taken)
 
     def _patch_schedule(self, patches: Patches, cls: type) -> None:
@@ -242,14 +273,21 @@ class Recorder:
         tensors = [parameters] if isinstance(parameters, Tensor) else [*parameters]
         ids = {id(tensor) for tensor in tensors}
         traces = self.optimizers.values()
-        owners = [trace for trace in traces if not ids.isdisjoint(map(id, trace.parameters))]
-        threshold = args[0] if args else kwargs.get("max_norm", kwargs.get("clip_value"))
+        owners = [
+            trace for trace in traces if not ids.isdisjoint(map(id, trace.parameters))
+        ]
+        threshold = (
+            args[0] if args else kwargs.get("max_norm", kwargs.get("clip_value"))
+        )
         self._add("clip", *owners, note=f"{original.__name__} at {threshold}")
         return original(tensors, *args, **kwargs)
 
-    # ------------------------------------------------------------------------------------------- files and numbers
+    # -------------------------------------------------------------------------------------------
+    # files and numbers
 
-    def _save(self, original: Any, value: Any, target: Any, *args: Any, **kwargs: Any) -> None:
+    def _save(
+        self, original: Any, value: Any, target: Any, *args: Any, **kwargs: Any
+    ) -> None:
         kinds = state_kinds(value)
         event = self._add("save", note=" and ".join(sorted(kinds)))
         is_path = isinstance(target, (str, os.PathLike))
@@ -305,9 +343,13 @@ def _versions(trace: OptimizerTrace) -> Iterable[tuple[int, int]]:
 
 
 def _found_inf(scaler: Any, *optimizers: Any) -> bool | None:
-    """Return whether the scaler found an inf in the last step of an optimizer; None if it has no record."""
+    """Return whether the scaler found an inf in the last step of an optimizer; None if it has no
+    record.
+    """
     states = getattr(scaler, "_per_optimizer_states", {})
     for optimizer in optimizers:
-        if id(optimizer) in states and (found := states[id(optimizer)]["found_inf_per_device"]):
+        if id(optimizer) in states and (
+            found := states[id(optimizer)]["found_inf_per_device"]
+        ):
             return any(bool(flag.item()) for flag in found.values())
     return None

@@ -1,8 +1,9 @@
-"""Write files to a temporary folder instead of where a script asks for, and read them back from there.
+"""Write files to a temporary folder instead of where a script asks for, and read them back from
+there.
 
-Functions of Python that take a path are replaced: a path that is written is mapped to a path below the folder, and a
-path that is read is mapped if the mapped file exists. A file that native code opens by its path is not redirected,
-except those of torch and safetensors.
+Functions of Python that take a path are replaced: a path that is written is mapped to a path below
+the folder, and a path that is read is mapped if the mapped file exists. A file that native code
+opens by its path is not redirected, except those of torch and safetensors.
 """
 
 import importlib
@@ -17,7 +18,8 @@ from typing import Any
 
 from ampsim.testing.script_checks.patching import Patches
 
-# Functions of os, shutil, and safetensors whose arguments are paths, and what each one is: read, written, or removed.
+# Functions of os, shutil, and safetensors whose arguments are paths, and what each one is: read,
+# written, or removed.
 ROLES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(
         ("stat", "lstat", "statvfs", "access", "chdir", "readlink", "listdir", "scandir", "utime", "chmod"),
@@ -51,7 +53,9 @@ def redirect_writes(folder: Path) -> Iterator["Redirection"]:
             for module in modules:
                 original = vars(module).get(name)
                 if callable(original):  # shutil has the module stat
-                    patches.attribute(module, name, redirection.calling(original, roles))
+                    patches.attribute(
+                        module, name, redirection.calling(original, roles)
+                    )
         yield redirection
 
 
@@ -65,7 +69,9 @@ class Redirection:
         self._process_folder = os.getcwd
 
     def mapped(self, path: Any) -> Any:
-        """Return the path below the folder, in bytes for bytes; None for no path, or if it is not mapped."""
+        """Return the path below the folder, in bytes for bytes; None for no path, or if it is not
+        mapped.
+        """
         if not isinstance(path, (str, bytes, os.PathLike)):
             return None
         full = os.path.abspath(os.fsdecode(path))
@@ -83,7 +89,9 @@ class Redirection:
         os.chdir(current)
 
     def current_folder(self) -> str:
-        """Return the current folder as the script knows it, also where it has changed to a mapped one."""
+        """Return the current folder as the script knows it, also where it has changed to a mapped
+        one.
+        """
         there = self._process_folder()
         is_mapped = there.startswith(self.folder + os.sep)
         return there.removeprefix(self.folder) if is_mapped else there
@@ -125,7 +133,12 @@ class Redirection:
         if role == "moved":
             self.to_write(path, keeps=True)
         there = self.to_read(path)
-        if role == "removed" and there is path and self.mapped(path) and self._exists(path):
+        if (
+            role == "removed"
+            and there is path
+            and self.mapped(path)
+            and self._exists(path)
+        ):
             return None  # what was there before the script stays
         return there
 
@@ -149,7 +162,9 @@ class Redirection:
         def open_(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
             is_written = not {"w", "a", "x", "+"}.isdisjoint(mode)
             keeps = "a" in mode or "r" in mode
-            path = self.to_write(file, keeps=keeps) if is_written else self.to_read(file)
+            path = (
+                self.to_write(file, keeps=keeps) if is_written else self.to_read(file)
+            )
             return original(path, mode, *args, **kwargs)
 
         return open_
@@ -157,11 +172,17 @@ class Redirection:
     def opening_descriptor(self, original: Any) -> Callable[..., Any]:
         """Wrap `os.open`."""
 
-        def open_(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        def open_(
+            path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None
+        ) -> int:
             if dir_fd is None:
                 keeps = not flags & os.O_TRUNC
                 is_written = bool(flags & WRITING)
-                path = self.to_write(path, keeps=keeps) if is_written else self.to_read(path)
+                path = (
+                    self.to_write(path, keeps=keeps)
+                    if is_written
+                    else self.to_read(path)
+                )
             return original(path, flags, mode, dir_fd=dir_fd)  # type: ignore[no-any-return]
 
         return open_

@@ -12,10 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from ampsim.testing.alarm import CannotJudgeError
-from ampsim.testing.check import Check, Result, chosen, described, settled, without_findings
+from ampsim.testing.check import (
+    Check,
+    Result,
+    chosen,
+    described,
+    settled,
+    without_findings,
+)
 from ampsim.testing.judge import NotApplicableError
-from ampsim.testing.script_checks import checks as _checks  # noqa: F401 - registers checks
-from ampsim.testing.script_checks import trial_checks as _trial_checks  # noqa: F401 - the same
+from ampsim.testing.script_checks import checks as _checks  # noqa: F401
+from ampsim.testing.script_checks import trial_checks as _trial_checks  # noqa: F401
 from ampsim.testing.script_checks.check import CHECKS, Finding
 from ampsim.testing.script_checks.child import Settings
 from ampsim.testing.script_checks.observation import Observation
@@ -34,11 +41,13 @@ class ScriptError(ValueError):
     """Nothing could be checked: the script raised, has no enabled scaler, or takes no step."""
 
 
-def check_script(script: str, arguments: Sequence[str] = (), **options: Any) -> list[Result]:
+def check_script(
+    script: str, arguments: Sequence[str] = (), **options: Any
+) -> list[Result]:
     """Run a training script unchanged for a few steps, and run the checks on what it does.
 
-    The script runs in a child process. After a few steps, one iteration is run several times from the same state:
-    unchanged, at another loss scale, and with an inf in a gradient.
+    The script runs in a child process. After a few steps, one iteration is run several times from
+    the same state: unchanged, at another loss scale, and with an inf in a gradient.
 
     Args:
         script: Path of a .py file.
@@ -77,14 +86,16 @@ def judge_script(
         steps: Steps of an optimizer after which the script is ended; at least 1.
         on_cpu: Run a script that asks for CUDA on the CPU.
         autocast: With `on_cpu`, keep fp16 autocast, which is slow on the CPU.
-        fork: Repeat iterations in forks of the process. False, or a script that uses CUDA: run the script again with
-            equal seeds for each one, and use those that are equal up to the iteration.
+        fork: Repeat iterations in forks of the process. False, or a script that uses CUDA: run the
+            script again with equal seeds for each one, and use those that are equal up to the
+            iteration.
         time_limit: Seconds for the script, and a quarter of it for each repeated iteration.
         checks: Names of the checks to run; None for all.
         expected: Why a check is expected to fail, by its name.
 
     Returns:
-        The results, and what was observed. A check that fails for several causes has one result per cause.
+        The results, and what was observed. A check that fails for several causes has one result per
+        cause.
 
     Raises:
         ScriptError: Nothing could be checked; the text has the reason and the fix.
@@ -94,7 +105,9 @@ def judge_script(
     wanted = chosen(CHECKS, checks)
     chosen(CHECKS, expected)  # raises for an unknown name
     if not Path(script).is_file():
-        raise ValueError(f"{script}: no such file; expected the path of a training script")
+        raise ValueError(
+            f"{script}: no such file; expected the path of a training script"
+        )
     with tempfile.TemporaryDirectory(prefix="ampsim-") as folder:
         settings = Settings(
             script=script,
@@ -149,10 +162,12 @@ def _run_child(settings: Settings) -> Observation | None:
     command = [sys.executable, "-m", "ampsim.testing.script_checks.child", str(path)]
     with log.open("w") as stream, suppress(subprocess.TimeoutExpired):
         limit = 2 * settings.time_limit + GRACE  # the trials have a share of their own
-        subprocess.run(command, env=environment, stdout=stream, stderr=stream, timeout=limit)  # noqa: S603
+        subprocess.run(  # noqa: S603
+            command, env=environment, stdout=stream, stderr=stream, timeout=limit
+        )
     written = folder / "observation"
     if written.exists():
-        observation: Observation = pickle.loads(written.read_bytes())  # noqa: S301 - our own
+        observation: Observation = pickle.loads(written.read_bytes())  # noqa: S301
         return observation
     return None
 
@@ -168,7 +183,9 @@ def judge(
         except NotApplicableError as error:
             yield Result(check, target, "skipped", str(error))
             continue
-        causes = {(finding.where, finding.cause): finding for finding in reversed(found)}
+        causes = {
+            (finding.where, finding.cause): finding for finding in reversed(found)
+        }
         for finding in [*reversed(causes.values())] or [None]:
             failure = _text(check, finding) if finding else None
             yield Result(check, target, *settled(check, failure, reason))
@@ -178,14 +195,22 @@ def _text(check: Check, finding: Finding) -> str:
     order = "; ".join(dict.fromkeys(map(str, finding.order)))
     caller, _, library = finding.where.partition(" in ")
     made = f"{library} makes this call, in what {caller} starts; it may be the library's defect"
-    story = [("order", order), ("cause", finding.cause), ("library", made if library else "")]
+    story = [
+        ("order", order),
+        ("cause", finding.cause),
+        ("library", made if library else ""),
+    ]
     return described(check, f"{finding.where}: {finding.seen}", story)
 
 
 def _require_enough(run: Observation, script: str, *, on_cpu: bool) -> None:
     """Raise an error if nothing could be checked."""
     if run.error:
-        hint = "" if on_cpu or "CUDA" not in run.error else "\nTo run it on the CPU: --on-cpu"
+        hint = (
+            ""
+            if on_cpu or "CUDA" not in run.error
+            else "\nTo run it on the CPU: --on-cpu"
+        )
         if on_cpu and "Half" in run.error:
             hint = "\nFor a script that casts inputs to fp16 itself: --autocast"
         found = ", in which no check fails" if run.steps else ""
@@ -196,7 +221,9 @@ def _require_enough(run: Observation, script: str, *, on_cpu: bool) -> None:
         advice = "raise --time-limit, or pass less data"
         raise CannotJudgeError(f"{script}: no step within the time limit; {advice}")
     if run.of_kind("scale"):
-        raise ScriptError(f"{script}: no optimizer steps; expected a step before the script ends")
+        raise ScriptError(
+            f"{script}: no optimizer steps; expected a step before the script ends"
+        )
     made = f"; the one made at {run.disabled[0]} is disabled" if run.disabled else ""
     raise ScriptError(
         f"{script}: no scaler was seen that scales a loss{made}; expected an enabled torch.amp.GradScaler or a "

@@ -38,7 +38,9 @@ class Session(Trials):
         if not self.is_trial and (is_enough or is_idle):
             self._on_enough()
 
-    def observation(self, ended: str, error: str = "", replaced: Sequence[str] = ()) -> Observation:
+    def observation(
+        self, ended: str, error: str = "", replaced: Sequence[str] = ()
+    ) -> Observation:
         """Return what was seen; in a trial, write its outcome and leave the process.
 
         Args:
@@ -68,4 +70,4 @@ class Session(Trials):
 def read_outcomes(folder: Path) -> list[Outcome]:
     """Return the outcomes that trials have written to a folder."""
     files = sorted(folder.glob("*.trial"))
-    return [pickle.loads(file.read_bytes()) for file in files]  # noqa: S301 - our own
+    return [pickle.loads(file.read_bytes()) for file in files]  # noqa: S301

@@ -25,7 +25,8 @@ class Snapshot:
     Attributes:
         parameters: The first elements of each parameter.
         state: The sum of each entry of the optimizer's state, by name.
-        averages: By the index of a parameter, all other tensors of its shape, which may be averages of it.
+        averages: By the index of a parameter, all other tensors of its shape, which may be averages
+            of it.
         schedules: Steps of learning rate schedules so far.
         scale: The current loss scale.
         events: Number of events of the trial so far.
@@ -44,7 +45,9 @@ class Snapshot:
         return all(np.allclose(old, new, rtol=ROUNDING, atol=0) for old, new in pairs)
 
 
-def take_snapshot(trace: OptimizerTrace, others: Iterable[OptimizerTrace], events: int) -> Snapshot:
+def take_snapshot(
+    trace: OptimizerTrace, others: Iterable[OptimizerTrace], events: int
+) -> Snapshot:
     """Return what an optimizer carries now.
 
     Args:
@@ -72,7 +75,9 @@ def take_snapshot(trace: OptimizerTrace, others: Iterable[OptimizerTrace], event
 def tensors_like(
     params: Sequence[Tensor], traces: Iterable[OptimizerTrace]
 ) -> dict[int, list[Tensor]]:
-    """Return, by the index of a parameter, all other tensors of its shape, which may be averages of it."""
+    """Return, by the index of a parameter, all other tensors of its shape, which may be averages of
+    it.
+    """
     known = {id(tensor) for param in params for tensor in (param, param.grad)}
     for trace in traces:
         known |= {id(tensor) for tensor in trace.first}
@@ -139,4 +144,6 @@ def _without(arrays: Sequence[Array], others: Sequence[Array]) -> list[Array]:
 def _is_part_of(move: Array, gap: Array, least: float) -> bool:
     part = float(move @ gap) / float(gap @ gap)
     rest = move - part * gap
-    return 1e-6 < part < 0.999 and float(rest @ rest) < 0.0025 * float(move @ move) + least
+    return (
+        1e-6 < part < 0.999 and float(rest @ rest) < 0.0025 * float(move @ move) + least
+    )

@@ -105,7 +105,9 @@ class OptimizerTrace:
     @property
     def parameters(self) -> list[Tensor]:
         """The parameters of all groups."""
-        return [param for group in self.optimizer.param_groups for param in group["params"]]
+        return [
+            param for group in self.optimizer.param_groups for param in group["params"]
+        ]
 
     @property
     def gradients(self) -> list[Tensor]:

@@ -17,19 +17,13 @@ CLOSE = 0.1  # relative difference of gradients that fp16 may make
 OFTEN = 0.9  # of the windows: what happens so often happens in each one
 SMALLEST = 1e-30  # a scale below has no room to fall
 KEPT = "the scaler is not updated: call scaler.update() in each iteration, also where the step is skipped"
-BYPASSED = (
-    "the step bypasses the scaler, which skips it on inf and NaN: call scaler.step(optimizer)"
-)
+BYPASSED = "the step bypasses the scaler, which skips it on inf and NaN: call scaler.step(optimizer)"
 TAKEN = (
     "the step is taken, as inf and NaN are removed from the gradients, or are added after the scaler has looked for "
     "them: let scaler.step(optimizer) decide"
 )
-OUTSIDE = (
-    "they change outside the step, which is skipped: change them only after a step that was taken"
-)
-AGAIN = (
-    "the same parameters are averaged twice: update the average only after a step that was taken"
-)
+OUTSIDE = "they change outside the step, which is skipped: change them only after a step that was taken"
+AGAIN = "the same parameters are averaged twice: update the average only after a step that was taken"
 MISPLACED = {  # calls between the backward pass and `unscale_`
     "optimizer.step": BYPASSED,
     "clip": "the threshold is compared with gradients times the loss scale: call scaler.unscale_(optimizer) before "
@@ -50,16 +44,24 @@ def _unchanged(run: Observation) -> Outcome:
     if unchanged is None or repeated is None:
         raise NotApplicableError("the iteration could not be repeated")
     attempts = unchanged.attempts.values()
-    needs(attempts and all(all(taken[:1]) for taken in attempts), "the iteration overflows itself")
+    needs(
+        attempts and all(all(taken[:1]) for taken in attempts),
+        "the iteration overflows itself",
+    )
     is_equal = all(
         _first_apart(steps, repeated.gradients.get(name, []), 1e-6) is None
         for name, steps in unchanged.gradients.items()
     )
-    needs(is_equal, "the iteration gives other gradients when it is repeated: set all seeds")
+    needs(
+        is_equal,
+        "the iteration gives other gradients when it is repeated: set all seeds",
+    )
     return unchanged
 
 
-def _first_apart(left: Sequence[Array], right: Sequence[Array], tolerance: float) -> int | None:
+def _first_apart(
+    left: Sequence[Array], right: Sequence[Array], tolerance: float
+) -> int | None:
     """Return the first step whose gradients differ by more than a relative tolerance."""
     for number, (one, two) in enumerate(zip(left, right, strict=False)):
         is_alike = one.shape == two.shape
@@ -85,11 +87,10 @@ def gradients_do_not_depend_on_loss_scale(run: Observation) -> Iterator[Finding]
         calls = _calls(unchanged, name, number or 0)
         event, cause = _misplaced(calls) or (None, "")
         if number is None or number >= len(others):
-            # A clip whose threshold the gradients have not reached; a threshold may follow the scale.
+            # A clip whose threshold the gradients have not reached; a threshold may follow the
+            # scale.
             if event and event.kind == "clip" and event in _calls(other, name):
-                seen = (
-                    f"{event.note} gets gradients of {name} that are multiplied by the loss scale"
-                )
+                seen = f"{event.note} gets gradients of {name} that are multiplied by the loss scale"
                 yield Finding(event.where, seen, cause, calls)
             continue
         factor = _scale_of(other, name) / _scale_of(unchanged, name)
@@ -104,7 +105,9 @@ def gradients_do_not_depend_on_loss_scale(run: Observation) -> Iterator[Finding]
 
 
 def _misplaced(calls: Sequence[Event]) -> tuple[Event, str] | None:
-    """Return the call that makes gradients depend on the scale, and the cause, if their order shows it."""
+    """Return the call that makes gradients depend on the scale, and the cause, if their order shows
+    it.
+    """
     seen: dict[str, Event] = {}
     for call in calls:
         if "unscale_" in seen:
@@ -136,9 +139,13 @@ def _power_cause(ratio: float, factor: float) -> str:
 
 @check
 def logged_numbers_are_unscaled(run: Observation) -> Iterator[Finding]:
-    """No number that the script reads of a tensor, as a loss or a norm, is multiplied by the loss scale."""
+    """No number that the script reads of a tensor, as a loss or a norm, is multiplied by the loss
+    scale.
+    """
     unchanged, other = _unchanged(run), _at_another_scale(run)
-    factors = [_scale_of(other, name) / _scale_of(unchanged, name) for name in unchanged.before]
+    factors = [
+        _scale_of(other, name) / _scale_of(unchanged, name) for name in unchanged.before
+    ]
     needs(factors, "no backward pass reaches an optimizer")
     cause = (
         "the number changes whenever the loss scale changes: log the loss before scaler.scale(loss), and norms of "
@@ -148,9 +155,14 @@ def logged_numbers_are_unscaled(run: Observation) -> Iterator[Finding]:
     scales = {snapshot.scale for snapshot in unchanged.before.values()}
     for where, read in unchanged.reads.items():
         numbers, others = np.array(read), np.array(other.reads.get(where, []))
-        if len(numbers) != len(others) or not np.isfinite(numbers).all() or scales & {*read}:
+        if (
+            len(numbers) != len(others)
+            or not np.isfinite(numbers).all()
+            or scales & {*read}
+        ):
             continue
-        # The trial moves the scale back at the update, so later optimizers of an iteration show no change.
+        # The trial moves the scale back at the update, so later optimizers of an iteration show no
+        # change.
         changed = ~np.isclose(numbers, others, rtol=1e-3, atol=0)
         if changed.any() and np.allclose(
             factor * numbers[changed], others[changed], rtol=1e-3, atol=0
@@ -190,11 +202,19 @@ class Skip:
         return self.outcome.after[self.name]
 
     def finding(self, what: str, seen: str, cause: str) -> Finding:
-        """Return a finding at the line that changes something; else at the step, the update, or the backward pass."""
+        """Return a finding at the line that changes something; else at the step, the update, or the
+        backward pass.
+        """
         calls = _calls(self.outcome, self.name)
         kinds = ("step", "optimizer.step", "update", "backward")
-        places = [event.where for kind in kinds for event in calls if event.kind == kind]
-        where = [*_lines(self.outcome, f"{what} of {self.name}"), *places, self.optimizer.where][0]
+        places = [
+            event.where for kind in kinds for event in calls if event.kind == kind
+        ]
+        where = [
+            *_lines(self.outcome, f"{what} of {self.name}"),
+            *places,
+            self.optimizer.where,
+        ][0]
         return self.finding_at(where, seen, cause)
 
     def finding_at(self, where: str, seen: str, cause: str) -> Finding:
@@ -216,14 +236,20 @@ class Skip:
     def has_stepped(self) -> bool:
         """Whether parameters or the optimizer's state have changed."""
         pairs = (
-            (value, self.after.state.get(key, value)) for key, value in self.before.state.items()
+            (value, self.after.state.get(key, value))
+            for key, value in self.before.state.items()
         )
         return self.has_moved or any(old != new for old, new in pairs)
 
     @property
     def raises(self) -> bool:
         """Whether the script raises in the trial, and not without the overflow."""
-        return self.outcome.ended not in ("two windows", "end", "enough", self.unchanged.ended)
+        return self.outcome.ended not in (
+            "two windows",
+            "end",
+            "enough",
+            self.unchanged.ended,
+        )
 
 
 def _skips(run: Observation) -> list[Skip]:
@@ -241,7 +267,8 @@ def _skips(run: Observation) -> list[Skip]:
 
 @check
 def skipped_step_changes_nothing(run: Observation) -> Iterator[Finding]:
-    """A step with an inf in its gradients changes no state, the scale falls, and the script goes on.
+    """A step with an inf in its gradients changes no state, the scale falls, and the script goes
+    on.
 
     State is parameters, optimizer state, learning rate schedules, and averages of parameters.
     """
@@ -268,7 +295,9 @@ def skipped_step_changes_nothing(run: Observation) -> Iterator[Finding]:
 def _raised(skip: Skip) -> Finding:
     is_kept = "unscale_() has already been called" in skip.outcome.ended
     seen = f"the script raises {skip.outcome.ended}"
-    return skip.finding_at(skip.outcome.events[-1].where, seen, KEPT if is_kept else RAISES)
+    return skip.finding_at(
+        skip.outcome.events[-1].where, seen, KEPT if is_kept else RAISES
+    )
 
 
 def _stepped(skip: Skip) -> Finding:
@@ -297,14 +326,19 @@ def _next_step(skip: Skip) -> Iterator[Finding]:
 
 
 def _schedule(skip: Skip) -> Iterator[Finding]:
-    """Find a schedule that advances in each window, and in the skipped one; one per epoch may do so."""
+    """Find a schedule that advances in each window, and in the skipped one; one per epoch may do
+    so.
+    """
     during = skip.outcome.events[skip.before.events : skip.after.events]
     calls = [e for e in during if e.kind == "schedule" and skip.name in e.optimizers]
-    # Where an optimizer steps more than once in a window, only overflows in a row skip all of its steps.
+    # Where an optimizer steps more than once in a window, only overflows in a row skip all of its
+    # steps.
     steps = len(skip.unchanged.attempts.get(skip.name, []))
     count = max(steps / max(len(skip.unchanged.marks), 1), 1.0)
     is_skipped = count == 1 or not skip.is_single
-    windows = len(skip.optimizer.attempts) / count - 1  # the run may end within the last one
+    windows = (
+        len(skip.optimizer.attempts) / count - 1
+    )  # the run may end within the last one
     if calls and is_skipped and skip.optimizer.schedules >= OFTEN * windows:
         cause = (
             "the schedule counts steps that were not taken: step it only if scaler.get_scale() is not lower after "
@@ -316,8 +350,11 @@ def _schedule(skip: Skip) -> Iterator[Finding]:
 
 def _average(skip: Skip) -> Iterator[Finding]:
     """Find an average that moves."""
-    # A single overflow needs the same average in the unchanged iteration, which each one in a row shows itself.
-    usual = is_averaged(skip.unchanged.before[skip.name], skip.unchanged.after[skip.name])
+    # A single overflow needs the same average in the unchanged iteration, which each one in a row
+    # shows itself.
+    usual = is_averaged(
+        skip.unchanged.before[skip.name], skip.unchanged.after[skip.name]
+    )
     if (usual or not skip.is_single) and is_averaged(skip.before, skip.after):
         seen = f"an average of the parameters of {skip.name} moves after a skipped step"
         yield skip.finding("averages", seen, AGAIN)
@@ -332,7 +369,9 @@ def _scale_of(outcome: Outcome, name: str) -> float:
 
 
 def _calls(outcome: Outcome, name: str, number: int = 0) -> list[Event]:
-    """Return the calls that concern one step of an optimizer, since its last one, and the update after it."""
+    """Return the calls that concern one step of an optimizer, since its last one, and the update
+    after it.
+    """
     calls: list[Event] = []
     steps = 0
     for event in outcome.events:

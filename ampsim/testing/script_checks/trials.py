@@ -1,4 +1,5 @@
-"""Run one iteration of a script several times from the same state: unchanged, at another scale, with an overflow.
+"""Run one iteration of a script several times from the same state: unchanged, at another scale,
+with an overflow.
 
 Theory of operation
 -------------------
@@ -7,10 +8,11 @@ that each trial continues the script with the same model, data, and random numbe
 (CUDA, other systems than Linux), the script is started again for each trial, and the state at the start of the trial
 must equal the state in the first run.
 
-A window of an optimizer ends at the first `scale` after its step was attempted and its scaler updated. So several
-complete passes per iteration, accumulation, and several optimizers need no case of their own. A trial ends after two
-windows; the unchanged trial counts how many calls of `scale` that is, and the others end at the same count. The last
-trial overflows in each of several windows, for what a script does in some iterations only.
+A window of an optimizer ends at the first `scale` after its step was attempted and its scaler
+updated. So several complete passes per iteration, accumulation, and several optimizers need no case
+of their own. A trial ends after two windows; the unchanged trial counts how many calls of `scale`
+that is, and the others end at the same count. The last trial overflows in each of several windows,
+for what a script does in some iterations only.
 """
 
 import os
@@ -45,12 +47,13 @@ from ampsim.testing.script_checks.trace import Event, OptimizerTrace
 AFTER = 2  # steps that each optimizer has taken before the trials start
 LATE = 12  # calls of `scale` after which the trials start at any one
 LONGEST = 200  # calls of `scale` in a trial
-IN_A_ROW = (
-    34  # skipped steps of the last trial: averages are often updated in each 10th or 32nd step
-)
+# skipped steps of the last trial: averages are often updated in each 10th or 32nd step
+IN_A_ROW = 34
 PASSES = 2  # backward passes of a step that get an overflow: the first and the last
 COLLECTIVES = ("all_reduce", "broadcast", "reduce", "barrier", "all_gather")
-is_cuda_used: Callable[[], bool] = torch.cuda.is_initialized  # kept: it is replaced on the CPU
+is_cuda_used: Callable[[], bool] = (
+    torch.cuda.is_initialized
+)  # kept: it is replaced on the CPU
 
 
 @dataclass(frozen=True)
@@ -58,8 +61,8 @@ class Trial:
     """What is done in one trial.
 
     Attributes:
-        kind: "unchanged", "repeated" (unchanged again), "scale" (another loss scale), "gradient" (one inf in a
-            gradient), or "overflows" (an inf in each window).
+        kind: "unchanged", "repeated" (unchanged again), "scale" (another loss scale), "gradient"
+            (one inf in a gradient), or "overflows" (an inf in each window).
         optimizer: Name of the optimizer whose gradient gets the inf.
         backward: Index of the backward pass that gets it.
     """
@@ -69,7 +72,9 @@ class Trial:
     backward: int = 0
 
     def __str__(self) -> str:
-        return "-".join([self.kind, *filter(None, [self.optimizer]), str(self.backward)])
+        return "-".join(
+            [self.kind, *filter(None, [self.optimizer]), str(self.backward)]
+        )
 
 
 UNCHANGED = Trial("unchanged")
@@ -82,7 +87,8 @@ class Outcome:
 
     Attributes:
         trial: What was done.
-        ended: "two windows", "end", or the error that the script raised; "killed" if it did not end in time.
+        ended: "two windows", "end", or the error that the script raised; "killed" if it did not end
+            in time.
         before: When the first gradient of the trial had arrived.
         after: At the end of the first window, or of the last one if each overflows.
         gradients: For each step of the first window, the first elements of each gradient, unscaled.
@@ -93,7 +99,8 @@ class Outcome:
         events: The calls of the script.
         marks: Number of calls of `scale` at the end of each window.
         fingerprint: Sums of all parameters and the scales at the start.
-        changes: Lines that change "gradients", "parameters", or "averages" of an optimizer; `what` ends in its name.
+        changes: Lines that change "gradients", "parameters", or "averages" of an optimizer; `what`
+            ends in its name.
     """
 
     trial: Trial
@@ -177,7 +184,8 @@ class Trials:
         """Whether this process is a trial, from which nothing returns to the script's end."""
         return self._outcome is not None
 
-    # ----------------------------------------------------------------------------------------- in the script itself
+    # ----------------------------------------------------------------------------------------- in
+    # the script itself
 
     def before_scale(self) -> None:
         """Start the trials here, or end one."""
@@ -187,14 +195,18 @@ class Trials:
             trial, start, self._marks = self._again
             if self.recorder.scale_calls == start.calls:
                 traces = self.recorder.optimizers.values()
-                self._stepped = [trace for trace in traces if trace.name in start.optimizers]
+                self._stepped = [
+                    trace for trace in traces if trace.name in start.optimizers
+                ]
                 self._begin(trial)
         elif self.start is None and self.recorder.scales_since_attempt == 0:
             self._start_if_around()
 
     def _start_if_around(self) -> None:
         """Start where the loop comes around, as each optimizer of an iteration has stepped by then."""
-        stepped = [trace for trace in self.recorder.optimizers.values() if trace.attempts]
+        stepped = [
+            trace for trace in self.recorder.optimizers.values() if trace.attempts
+        ]
         if stepped and not self._first_place:
             self._first_place = where()
             return
@@ -226,9 +238,10 @@ class Trials:
             return None
         wait_or_kill(child, self.limit)
         path = self.folder / f"{trial}.trial"
-        return pickle.loads(path.read_bytes()) if path.exists() else None  # noqa: S301 - our own
+        return pickle.loads(path.read_bytes()) if path.exists() else None  # noqa: S301
 
-    # --------------------------------------------------------------------------------------------------- in a trial
+    # ---------------------------------------------------------------------------------------------------
+    # in a trial
 
     def _begin(self, trial: Trial) -> None:
         if self._again is None:
@@ -236,7 +249,10 @@ class Trials:
             self.branch(str(trial))
         self._outcome = Outcome(trial, fingerprint=self._fingerprint())
         self._begun_at = time.monotonic()
-        self._first_call, self._first_event = self.recorder.scale_calls, len(self.recorder.events)
+        self._first_call, self._first_event = (
+            self.recorder.scale_calls,
+            len(self.recorder.events),
+        )
         if trial.kind == "scale":
             scales = [trace.scale for trace in self.recorder.scalers.values()]
             self._multiply_scales(0.25 if min(scales) >= 16 else 4.0)
@@ -247,7 +263,9 @@ class Trials:
         """Note which lines change gradients, parameters, and averages."""
         watched: dict[str, Callable[[], object]] = {}
         for trace in self._stepped:
-            alike = tensors_like(trace.parameters, self.recorder.optimizers.values()).values()
+            alike = tensors_like(
+                trace.parameters, self.recorder.optimizers.values()
+            ).values()
             averages = [tensor for tensors in alike for tensor in tensors]
             params = trace.parameters[-SHAPES:]
             watched[f"gradients of {trace.name}"] = partial(_gradients, params)
@@ -275,9 +293,15 @@ class Trials:
             return
         for trace in self._stepped:
             is_over = self._is_updated(trace) or number >= (self._marks or [LONGEST])[0]
-            if is_over and trace.name in outcome.before and trace.name not in outcome.after:
+            if (
+                is_over
+                and trace.name in outcome.before
+                and trace.name not in outcome.after
+            ):
                 outcome.after[trace.name] = self._snapshot(trace)
-        is_whole = min(counts) > len(outcome.marks) and all(map(self._is_updated, self._stepped))
+        is_whole = min(counts) > len(outcome.marks) and all(
+            map(self._is_updated, self._stepped)
+        )
         if outcome.trial == UNCHANGED and is_whole and is_between:
             outcome.marks.append(number)
         marks = outcome.marks if outcome.trial == UNCHANGED else self._marks
@@ -285,7 +309,9 @@ class Trials:
             self.end("two windows")
 
     def _is_updated(self, trace: OptimizerTrace) -> bool:
-        """Return whether an optimizer has attempted a step, and its scaler was updated since the last one."""
+        """Return whether an optimizer has attempted a step, and its scaler was updated since the
+        last one.
+        """
         updates = trace.scaler.updates if trace.scaler else 0
         return updates > self._updates.get(trace.name, updates)
 
@@ -295,7 +321,10 @@ class Trials:
         if outcome is None:
             return
         for trace in received:
-            name, number = trace.name, len(trace.passes) - 1  # since the gradients were cleared
+            name, number = (
+                trace.name,
+                len(trace.passes) - 1,
+            )  # since the gradients were cleared
             if name not in outcome.before:
                 outcome.before[name] = self._snapshot(trace)
             is_target = outcome.trial == OVERFLOWS
@@ -306,7 +335,9 @@ class Trials:
                     outcome.seeded.pop(name, None)
             if is_target and seed_inf(trace.parameters):
                 place = self.recorder.events[-1].where
-                seen = f"{place} an inf is set in the gradient of one parameter of {name}"
+                seen = (
+                    f"{place} an inf is set in the gradient of one parameter of {name}"
+                )
                 outcome.seeded[name] = seen
 
     def before_step(self, optimizer: OptimizerTrace) -> None:
@@ -322,10 +353,14 @@ class Trials:
         """Note whether a step was taken."""
         if self._outcome is not None:
             self._outcome.attempts.setdefault(optimizer.name, []).append(taken)
-            self._updates[optimizer.name] = optimizer.scaler.updates if optimizer.scaler else -1
+            self._updates[optimizer.name] = (
+                optimizer.scaler.updates if optimizer.scaler else -1
+            )
 
     def after_update(self) -> None:
-        """Move the scale at each update, so that gradients which wait across an update show another factor."""
+        """Move the scale at each update, so that gradients which wait across an update show another
+        factor.
+        """
         if self._outcome is not None and self._outcome.trial.kind == "scale":
             self._multiply_scales(1 / self._factor)
 
@@ -355,14 +390,21 @@ class Trials:
         events = self.recorder.events[self._first_event :]
         # A function that reads the scale may divide by it.
         readers = self.recorder.scale_readers
-        reads = {place: each for (place, code), each in self._reads.items() if code not in readers}
+        reads = {
+            place: each
+            for (place, code), each in self._reads.items()
+            if code not in readers
+        }
         result = replace(outcome, ended=why, events=events, reads=reads)
         with (self.folder / f"{outcome.trial}.trial").open("wb") as stream:
             pickle.dump(result, stream)
         os._exit(0)
 
     def _fingerprint(self) -> tuple[float, ...]:
-        sums = [float(sum(p.detach().double().sum() for p in t.parameters)) for t in self._stepped]
+        sums = [
+            float(sum(p.detach().double().sum() for p in t.parameters))
+            for t in self._stepped
+        ]
         return (*sums, *(trace.scale for trace in self.recorder.scalers.values()))
 
     def _snapshot(self, trace: OptimizerTrace) -> Snapshot:
@@ -371,7 +413,9 @@ class Trials:
 
 
 def _wait_for_no_thread() -> None:
-    """Replace what waits for threads, which are not forked: those of a process group, and readers of a queue."""
+    """Replace what waits for threads, which are not forked: those of a process group, and readers
+    of a queue.
+    """
     for name in COLLECTIVES:
         if hasattr(torch.distributed, name):
             setattr(torch.distributed, name, lambda *_, **__: None)
@@ -381,7 +425,7 @@ def _wait_for_no_thread() -> None:
         self.maxsize = 0
         put(self, *args, **kwargs)
 
-    setattr(queue.Queue, "put", put_always)  # noqa: B010 - mypy
+    setattr(queue.Queue, "put", put_always)  # noqa: B010
     setattr(queue.Queue, "join", lambda _: None)  # noqa: B010
 
 
@@ -391,9 +435,15 @@ def _gradients(params: Sequence[Tensor]) -> object:
 
 
 def _contents(tensors: Sequence[Tensor]) -> object:
-    """Return what differs after a write to some of the tensors, or to their ``data``, which has no version."""
+    """Return what differs after a write to some of the tensors, or to their ``data``, which has no
+    version.
+    """
     return [
-        (id(tensor), tensor._version, str(tensor.detach().flatten()[:8].tolist()))  # as NaN != NaN
+        (
+            id(tensor),
+            tensor._version,
+            str(tensor.detach().flatten()[:8].tolist()),
+        )  # as NaN != NaN
         for tensor in tensors
         if tensor.layout == torch.strided
     ]

@@ -27,12 +27,19 @@ class Clipped(NamedTuple):
 
     norm: Tensor  # (), float32: of all unscaled gradients, before the clip
     found_inf: FoundInf
-    divisor: Tensor | None  # (), float32: the fused step's grad_scale; None if all is done
+    divisor: (
+        Tensor | None
+    )  # (), float32: the fused step's grad_scale; None if all is done
 
 
 @torch.no_grad()
 def unscale_and_clip_(
-    groups: Groups, scale: Tensor, max_norm: float, *, folds: bool, may_be_below_one: bool
+    groups: Groups,
+    scale: Tensor,
+    max_norm: float,
+    *,
+    folds: bool,
+    may_be_below_one: bool,
 ) -> Clipped:
     """Unscale gradients and clip their total 2-norm.
 
@@ -63,7 +70,9 @@ def unscale_and_clip_(
     found = FoundInf({home: flag})
     # A norm in float32 does not show whether a gradient leaves a narrower format. A clipped
     # gradient is at most max_norm, so the format needs another read only if it is below that.
-    narrow = {key: part for key, part in groups.items() if max_norm > torch.finfo(key[1]).max}
+    narrow = {
+        key: part for key, part in groups.items() if max_norm > torch.finfo(key[1]).max
+    }
     if narrow and may_be_below_one:
         check_unscaled(narrow, lambda device: copied(scale, device), found)
     factor = (max_norm / (total + 1e-6)).clamp(max=1.0)  # as torch's clip_grad_norm_

@@ -70,7 +70,9 @@ def _are_plain(grads: list[Any]) -> bool:
     if {*map(type, grads)} != {Tensor} or {*map(_DTYPE, grads)} != {grads[0].dtype}:
         return False
     device = grads[0].device
-    if device.type == "cpu":  # torch gives it the number -1, as devices without a number
+    if (
+        device.type == "cpu"
+    ):  # torch gives it the number -1, as devices without a number
         is_one_device = all(map(_IS_CPU, grads))
     else:
         is_one_device = {*map(Tensor.get_device, grads)} == {device.index}
@@ -80,7 +82,9 @@ def _are_plain(grads: list[Any]) -> bool:
         return False
 
 
-def _group(params: list[Any], *, sums: bool, uncoalesced: list[Tensor] | None) -> Groups:
+def _group(
+    params: list[Any], *, sums: bool, uncoalesced: list[Tensor] | None
+) -> Groups:
     groups: Groups = {}
     for param in params:
         grad = param.grad
@@ -92,7 +96,7 @@ def _group(params: list[Any], *, sums: bool, uncoalesced: list[Tensor] | None) -
                 param.grad = grad = grad.coalesce()
             elif uncoalesced is not None and not grad.is_coalesced():
                 uncoalesced.append(grad)
-            grad = grad._values()  # noqa: SLF001 - uncoalesced values have no public name
+            grad = grad._values()  # noqa: SLF001
         part.append(grad)
     return groups
 
@@ -112,12 +116,22 @@ def lay_out_for_kernel(optimizer: Optimizer, *, are_plain: bool = False) -> None
     """
     for group in optimizer.param_groups:
         params = group["params"]
-        grads = [] if are_plain else [grad for grad in map(_GRAD, params) if grad is not None]
+        grads = (
+            []
+            if are_plain
+            else [grad for grad in map(_GRAD, params) if grad is not None]
+        )
         if all(map(Tensor.is_contiguous, [*params, *grads])):
             continue
         for param, grad in zip(params, map(_GRAD, params), strict=True):
-            contiguous = grad is None or (grad.is_contiguous() and param.is_contiguous())
-            if not contiguous and grad.layout is torch.strided and grad.device.type == "cpu":
+            contiguous = grad is None or (
+                grad.is_contiguous() and param.is_contiguous()
+            )
+            if (
+                not contiguous
+                and grad.layout is torch.strided
+                and grad.device.type == "cpu"
+            ):
                 param.grad = _laid_out(grad, param)
 
 

@@ -50,7 +50,9 @@ def mark_gradients(grads: list[Any], key: int, found_inf: Tensor | None = None) 
         versions = {*map(_VERSION, grads)}
     except RuntimeError:  # inference tensors do not count their versions
         versions = set()
-    if len(versions) == 1:  # the usual case; a tag for each gradient would take twice as long
+    if (
+        len(versions) == 1
+    ):  # the usual case; a tag for each gradient would take twice as long
         tag = (key, versions.pop(), found_inf)
         for grad in grads:
             grad._ampsim_divided = tag  # noqa: SLF001
@@ -74,8 +76,12 @@ def undivided(optimizer: Optimizer, key: int) -> list[Tensor] | None:
     Raises:
         RuntimeError: If a gradient was divided and written since.
     """
-    params: list[Any] = [param for group in optimizer.param_groups for param in group["params"]]
-    rest = [param for param in params if not _is_divided(getattr(param, "grad", None), key)]
+    params: list[Any] = [
+        param for group in optimizer.param_groups for param in group["params"]
+    ]
+    rest = [
+        param for param in params if not _is_divided(getattr(param, "grad", None), key)
+    ]
     return None if len(rest) == len(params) else rest
 
 

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 from torch._utils import _flatten_dense_tensors
 
-SMALL = 1 << 14  # elements; below this a copy into one buffer is cheaper than a call of its own
-BATCH = (
-    64  # small gradients per buffer: a few hundred kB, which is read again while it is in the cache
-)
+SMALL = (
+    1 << 14
+)  # elements; below this a copy into one buffer is cheaper than a call of its own
+# small gradients per buffer: a few hundred kB, which is read again while it is in the cache
+BATCH = 64
 PART = 1 << 19  # elements per partial sum in float32: a longer one would lose digits
 
 
@@ -43,7 +44,8 @@ def _squares(parts: list[Any]) -> float:
 
 def _of_large(grads: list[Tensor]) -> float:
     # In the order of the parameters: a backward pass wrote the first ones last, so they are in the
-    # cache. All views are made before the first read: reading evicts the interpreter from the cache.
+    # cache. All views are made before the first read: reading evicts the interpreter from the
+    # cache.
     parts = [part for grad in grads for part in _parts(grad)]
     with np.errstate(all="ignore"):  # inf and NaN are what is looked for
         return _squares(parts)
@@ -51,15 +53,22 @@ def _of_large(grads: list[Tensor]) -> float:
 
 def _of_small(grads: list[Tensor]) -> float:
     join = torch.cat if {*map(Tensor.dim, grads)} == {1} else _flatten_dense_tensors
-    buffers = (join(grads[start : start + BATCH]) for start in range(0, len(grads), BATCH))
+    buffers = (
+        join(grads[start : start + BATCH]) for start in range(0, len(grads), BATCH)
+    )
     return sum(torch.dot(buffer, buffer).item() for buffer in buffers)
 
 
 def _parts(grad: Tensor) -> list[Any]:
     """Cut a gradient into numpy vectors, which BLAS reads faster than ``vector_norm`` does."""
     try:
-        flat = grad.numpy().ravel(order="K")  # a view, however the dimensions lie in memory
-    except (RuntimeError, TypeError):  # it has a graph of its own, or is no plain tensor
+        flat = grad.numpy().ravel(
+            order="K"
+        )  # a view, however the dimensions lie in memory
+    except (
+        RuntimeError,
+        TypeError,
+    ):  # it has a graph of its own, or is no plain tensor
         return [np.array([torch.linalg.vector_norm(grad).item()])]
     return (
         [flat]

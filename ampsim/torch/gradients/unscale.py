@@ -34,7 +34,7 @@ def without_grad_mode(function: Callable[P, None]) -> Callable[P, None]:
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         was_enabled = torch.is_grad_enabled()
-        torch._C._set_grad_enabled(False)  # noqa: SLF001, FBT003
+        torch._C._set_grad_enabled(False)  # noqa: FBT003, SLF001
         try:
             function(*args, **kwargs)
         finally:
@@ -117,10 +117,12 @@ def largest(grads: list[Tensor]) -> Tensor:
     filled = [grad for grad in grads if grad.numel()]
     if not filled:
         return torch.zeros((), dtype=wide, device=grads[0].device)
-    if grads[0].device.type == "cpu":  # there the inf-norm takes 16 times as long as this
+    if (
+        grads[0].device.type == "cpu"
+    ):  # there the inf-norm takes 16 times as long as this
         peaks = [torch.maximum(high, -low) for low, high in map(torch.aminmax, filled)]
     else:
-        peaks = list(torch._foreach_norm(filled, float("inf")))  # noqa: SLF001 - one launch
+        peaks = list(torch._foreach_norm(filled, float("inf")))  # noqa: SLF001
     return whole(torch.stack([peak.to(wide) for peak in peaks]).amax())
 
 
@@ -170,7 +172,10 @@ def norm_and_check(groups: Groups, inverse: Tensor) -> tuple[Tensor, Tensor]:
         number = norm_on_host(groups, 1.0)
         if number is None:
             return _norm_and_check_again(groups, inverse)
-        norm = torch.tensor(number, dtype=torch.float32, device="cpu").to(inverse.device) * inverse
+        norm = (
+            torch.tensor(number, dtype=torch.float32, device="cpu").to(inverse.device)
+            * inverse
+        )
     else:
         norms = [
             norm.to(inverse.device, torch.float32)
@@ -186,14 +191,19 @@ def norm_and_check(groups: Groups, inverse: Tensor) -> tuple[Tensor, Tensor]:
 def _norm_and_check_again(groups: Groups, inverse: Tensor) -> tuple[Tensor, Tensor]:
     home = inverse.device
     peaks = {key: largest(grads).to(home) * inverse for key, grads in groups.items()}
-    flag = torch.stack([_is_not_finite(peak, dtype) for (_, dtype), peak in peaks.items()]).amax()
+    flag = torch.stack(
+        [_is_not_finite(peak, dtype) for (_, dtype), peak in peaks.items()]
+    ).amax()
     if flag:
         return torch.stack([peak.float() for peak in peaks.values()]).amax(), flag
     exact = [
-        torch.linalg.vector_norm(g, dtype=torch.float64) for grads in groups.values() for g in grads
+        torch.linalg.vector_norm(g, dtype=torch.float64)
+        for grads in groups.values()
+        for g in grads
     ]
     norm = (
-        whole(torch.linalg.vector_norm(torch.stack([n.to(home) for n in exact]))) * inverse.double()
+        whole(torch.linalg.vector_norm(torch.stack([n.to(home) for n in exact])))
+        * inverse.double()
     )
     return norm.float(), flag
 
@@ -202,7 +212,7 @@ def _norms(grads: list[Tensor]) -> Iterable[Tensor]:
     """Return the norm of each gradient, in float32 at least: a float16 norm may overflow."""
     wide = _wide(grads)
     if grads[0].device.type != "cpu":
-        return torch._foreach_norm(grads, 2, wide)  # noqa: SLF001 - one launch for all of them
+        return torch._foreach_norm(grads, 2, wide)  # noqa: SLF001
     return [torch.linalg.vector_norm(g, dtype=wide) for g in grads]
 
 

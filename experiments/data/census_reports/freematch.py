@@ -11,7 +11,9 @@ def step(scale: float) -> float:
         torch.amp.GradScaler("cpu", init_scale=scale),
     )
     scaler.scale(0.5 * weight.sum()).backward()
-    torch.nn.utils.clip_grad_norm_([weight], 1.0)  # as the loop has it: nothing was unscaled
+    torch.nn.utils.clip_grad_norm_(
+        [weight], 1.0
+    )  # as the loop has it: nothing was unscaled
     scaler.step(optimizer)
     scaler.update()
     return abs(weight.item())

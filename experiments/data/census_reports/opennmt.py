@@ -13,7 +13,11 @@ class Optimizer:
         self.scaler = torch.amp.GradScaler("cpu")
 
     def state_dict(self) -> dict[str, Any]:
-        return {"training_step": 1, "decay_step": 1, "optimizer": self.optimizer.state_dict()}
+        return {
+            "training_step": 1,
+            "decay_step": 1,
+            "optimizer": self.optimizer.state_dict(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.optimizer.load_state_dict(state["optimizer"])
@@ -22,7 +26,9 @@ class Optimizer:
 def test_a_resumed_run_has_the_scale_that_it_had() -> None:
     run, resumed = Optimizer(), Optimizer()
     (weight,) = run.optimizer.param_groups[0]["params"]
-    run.scaler.scale(weight.sum() * float("inf")).backward()  # an overflow: the scale falls
+    run.scaler.scale(
+        weight.sum() * float("inf")
+    ).backward()  # an overflow: the scale falls
     run.scaler.step(run.optimizer)
     run.scaler.update()
     resumed.load_state_dict(run.state_dict())

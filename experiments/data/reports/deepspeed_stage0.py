@@ -11,10 +11,18 @@ import deepspeed  # it reads the environment when it is imported
 import torch
 from deepspeed.accelerator import get_accelerator
 
-deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # a kernel that needs a compiler
-accelerator = type(get_accelerator())  # DeepSpeed refuses fp16 on a CPU; with CUDA, drop this part
+deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = (
+    False  # a kernel that needs a compiler
+)
+accelerator = type(
+    get_accelerator()
+)  # DeepSpeed refuses fp16 on a CPU; with CUDA, drop this part
 accelerator.is_fp16_supported = lambda self: True
-accelerator.supported_dtypes = lambda self: [torch.float32, torch.float16, torch.bfloat16]
+accelerator.supported_dtypes = lambda self: [
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+]
 store = f"file://{tempfile.mkdtemp()}/store"
 torch.distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
 

@@ -13,7 +13,9 @@ from lightning.fabric.plugins.precision import MixedPrecision
 
 def start(scaler):
     fabric = Fabric(
-        accelerator="cpu", devices=1, plugins=[MixedPrecision("16-mixed", "cpu", scaler=scaler)]
+        accelerator="cpu",
+        devices=1,
+        plugins=[MixedPrecision("16-mixed", "cpu", scaler=scaler)],
     )
     model = torch.nn.Linear(2, 1)
     return fabric, *fabric.setup(model, torch.optim.SGD(model.parameters(), lr=0.1))
@@ -26,11 +28,17 @@ with tempfile.TemporaryDirectory() as folder:
         fabric, model, optimizer = start(scaler)
         fabric.backward(model(torch.full((1, 2), float("inf"))).sum())
         optimizer.step()  # skipped
-        state = {"model": model, "optimizer": optimizer} | ({"scaler": scaler} if extra else {})
+        state = {"model": model, "optimizer": optimizer} | (
+            {"scaler": scaler} if extra else {}
+        )
         fabric.save(path, state)
 
         resumed = torch.amp.GradScaler("cpu", init_scale=65536.0)
         fabric, model, optimizer = start(resumed)
-        state = {"model": model, "optimizer": optimizer} | ({"scaler": resumed} if extra else {})
+        state = {"model": model, "optimizer": optimizer} | (
+            {"scaler": resumed} if extra else {}
+        )
         fabric.load(path, state)
-        print(f"scaler in the state: {extra}; scale {scaler.get_scale()} -> {resumed.get_scale()}")
+        print(
+            f"scaler in the state: {extra}; scale {scaler.get_scale()} -> {resumed.get_scale()}"
+        )

@@ -14,7 +14,9 @@ from torch.overrides import TorchFunctionMode
 
 class CudaNames(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        kwargs = {name: "cpu" if x == "cuda" else x for name, x in (kwargs or {}).items()}
+        kwargs = {
+            name: "cpu" if x == "cuda" else x for name, x in (kwargs or {}).items()
+        }
         value = func(*args, **kwargs)
         named = func is torch.Tensor.type and isinstance(value, str)
         return value.replace("torch.", "torch.cuda.") if named else value
@@ -27,11 +29,18 @@ for prepare_first in (False, True):
     weight = torch.nn.Parameter(torch.ones(1, dtype=torch.float16))
     sgd = torch.optim.SGD([weight], lr=1.0)
     with CudaNames():
-        config, scaler = OptimizerConfig(fp16=True, clip_grad=0.0), ConstantGradScaler(1024.0)
-        optimizer = Float16OptimizerWithFloat16Params(sgd, config, scaler, lambda *_: None)
+        config, scaler = (
+            OptimizerConfig(fp16=True, clip_grad=0.0),
+            ConstantGradScaler(1024.0),
+        )
+        optimizer = Float16OptimizerWithFloat16Params(
+            sgd, config, scaler, lambda *_: None
+        )
         optimizer.model_parallel_group = torch.distributed.group.WORLD
         optimizer.scale_loss(weight.float().sum() * 0.5).backward()
-        weight.main_grad = weight.grad.float()  # as Megatron's DDP with fp32 accumulation
+        weight.main_grad = (
+            weight.grad.float()
+        )  # as Megatron's DDP with fp32 accumulation
         if not (prepare_first and optimizer.prepare_grads()):
             optimizer.step()
     print(

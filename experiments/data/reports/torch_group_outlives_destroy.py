@@ -28,5 +28,7 @@ for imported_first in (False, True):
     import torch.distributed.nn
 
     dist.destroy_process_group()
-    print(f"imported first: {imported_first}; gloo threads left: {threads()}", flush=True)
+    print(
+        f"imported first: {imported_first}; gloo threads left: {threads()}", flush=True
+    )
     os._exit(0)

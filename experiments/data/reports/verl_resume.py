@@ -23,15 +23,26 @@ def start():
     engine.module = fully_shard(torch.nn.Linear(2, 1))
     engine.module.config, engine.module.can_generate = PretrainedConfig(), lambda: False
     engine.optimizer = torch.optim.SGD(engine.module.parameters(), lr=0.1)
-    engine.optimizer_config, engine._qat_enabled = type("Config", (), {"clip_grad": 1.0}), False  # noqa: SLF001
-    engine.scaler = ShardedGradScaler("cpu", growth_interval=400)  # as _build_fsdp_module has it
-    config = dict.fromkeys(("save_contents", "load_contents"), ("model", "optimizer", "extra"))
-    return engine, FSDPCheckpointManager(engine.module, engine.optimizer, checkpoint_config=config)
+    engine.optimizer_config, engine._qat_enabled = (  # noqa: SLF001
+        type("Config", (), {"clip_grad": 1.0}),
+        False,
+    )
+    engine.scaler = ShardedGradScaler(
+        "cpu", growth_interval=400
+    )  # as _build_fsdp_module has it
+    config = dict.fromkeys(
+        ("save_contents", "load_contents"), ("model", "optimizer", "extra")
+    )
+    return engine, FSDPCheckpointManager(
+        engine.module, engine.optimizer, checkpoint_config=config
+    )
 
 
 with tempfile.TemporaryDirectory() as folder:
     engine, checkpoints = start()
-    engine.scaler.scale(engine.module(torch.full((1, 2), float("inf"))).sum()).backward()
+    engine.scaler.scale(
+        engine.module(torch.full((1, 2), float("inf"))).sum()
+    ).backward()
     engine.optimizer_step()  # skipped
     checkpoints.save_checkpoint(folder)
     resumed, checkpoints = start()

@@ -1,4 +1,6 @@
-"""Whatever steps a model is watched: closures, threads, several optimizers, odd scalers, gradients and processes."""
+"""Whatever steps a model is watched: closures, threads, several optimizers, odd scalers, gradients
+and processes.
+"""
 
 import math
 import multiprocessing
@@ -73,21 +75,32 @@ def test_optimizers_may_step_at_different_rates(path, kind):
                 iterate(scaler, slow, a, math.inf, update=False)
             iterate(scaler, fast, b)
     found = list(records(path))
-    assert [record["optimizers"] for record in found] == [[None, False], [True, False]] * 2
+    assert [record["optimizers"] for record in found] == [
+        [None, False],
+        [True, False],
+    ] * 2
     assert [record["skipped"] for record in found] == [False, True] * 2
     assert found[1]["nonfinite"] == {"a": "has inf"}
 
 
 def test_optimizer_steps_are_recorded(path):
     (a, first), (b, second), (c, last) = one(), one(), one()
-    with watch({"a": a, "b": b, "c": c}, [first, second, last], to=path, sample_every=0):
+    with watch(
+        {"a": a, "b": b, "c": c}, [first, second, last], to=path, sample_every=0
+    ):
         for number in range(5):
             a.grad = b.grad = c.grad = torch.tensor([3.0])
             first.step()
             second.step()
             if number == 1:
                 last.step()
-    assert [round(record["grad_norm"] ** 2) for record in records(path)] == [18, 27, 18, 18, 18]
+    assert [round(record["grad_norm"] ** 2) for record in records(path)] == [
+        18,
+        27,
+        18,
+        18,
+        18,
+    ]
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2, 3])
@@ -100,7 +113,10 @@ def test_steps_on_a_thread_are_recorded(path, depth):
         )
         with watch({"w": master}, optimizer, scaler, to=path, sample_every=0) as run:
             for number, bad in enumerate(flags):
-                weight, ticket = torch.ones(1, requires_grad=True), scaler.begin_iteration()
+                weight, ticket = (
+                    torch.ones(1, requires_grad=True),
+                    scaler.begin_iteration(),
+                )
                 (
                     scaler.scale(weight, ticket) * (math.inf if bad else number + 1.0)
                 ).sum().backward()
@@ -174,7 +190,10 @@ def test_grad_scale_attribute_is_divided_out(path):
         param.grad, other.grad = torch.tensor([12.0]), None
         optimizer.step()
     first, second = records(path)
-    assert (first["loss_scale"], first["nonfinite"]) == (4.0, {"parameter 1": "has inf"})
+    assert (first["loss_scale"], first["nonfinite"]) == (
+        4.0,
+        {"parameter 1": "has inf"},
+    )
     assert (second["loss_scale"], second["grad_norm"]) == (4.0, 3.0)
     assert first["exponent_histograms"]["w"]["lowest"] == 1  # of 3
 
@@ -232,7 +251,8 @@ def test_set_and_loaded_scales_are_recorded(path, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    "dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64]
+    "dtype",
+    [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64],
 )
 def test_every_dtype_has_a_norm(path, kind, dtype):
     param, optimizer = one(1.0, dtype=dtype)
@@ -247,12 +267,16 @@ def test_every_dtype_has_a_norm(path, kind, dtype):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_sparse_and_missing_gradients(path, kind):
-    model = nn.ModuleDict({"table": nn.Embedding(9, 2, sparse=True), "unused": nn.Linear(2, 2)})
+    model = nn.ModuleDict(
+        {"table": nn.Embedding(9, 2, sparse=True), "unused": nn.Linear(2, 2)}
+    )
     model.register_parameter("empty", nn.Parameter(torch.zeros(0)))
     model["unused"].bias.requires_grad_(False)
     optimizer, scaler = torch.optim.SGD(model.parameters(), 0.1), kind("cpu")
     with watch(model, optimizer, scaler, to=path, sample_every=1):
-        scaler.scale(model["table"](torch.tensor([1, 1, 5])).sum() + model.empty.sum()).backward()
+        scaler.scale(
+            model["table"](torch.tensor([1, 1, 5])).sum() + model.empty.sum()
+        ).backward()
         scaler.step(optimizer)
         scaler.update()
     [record] = records(path)
@@ -300,12 +324,16 @@ def test_late_log_changes_last_record(path):
     with pytest.raises(TypeError, match="expected a real number"):
         run.log(loss=torch.tensor(1j))
     run.close()
-    assert [(record["loss"], record["right"]) for record in records(path)] == [(2.0, True)]
+    assert [(record["loss"], record["right"]) for record in records(path)] == [
+        (2.0, True)
+    ]
 
 
 def forks(test):
     # JAX warns where another test has loaded it.
-    test = pytest.mark.filterwarnings(r"ignore:os.fork\(\) was called:RuntimeWarning")(test)
+    test = pytest.mark.filterwarnings(r"ignore:os.fork\(\) was called:RuntimeWarning")(
+        test
+    )
     return pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")(test)
 
 
@@ -318,7 +346,9 @@ def forked(child):
 
 
 @forks
-@pytest.mark.filterwarnings("ignore:watching. this forked process is not recorded:RuntimeWarning")
+@pytest.mark.filterwarnings(
+    "ignore:watching. this forked process is not recorded:RuntimeWarning"
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_forked_process_writes_nothing(path, kind):
     param, optimizer = one()
@@ -396,7 +426,9 @@ def test_distributed_gradients_are_recorded(path, group, kind, wrap):
     else:
         mesh = init_device_mesh("cpu", (1,))
         model = distribute_module(model, mesh)
-        x = torch.distributed.tensor.distribute_tensor(torch.ones(1, 2), mesh, [Replicate()])
+        x = torch.distributed.tensor.distribute_tensor(
+            torch.ones(1, 2), mesh, [Replicate()]
+        )
     optimizer = torch.optim.SGD(model.parameters(), 1e-3)
     with watch(model, optimizer, scaler, to=path, sample_every=1, stall_steps=1):
         optimizer.zero_grad()
@@ -428,7 +460,10 @@ def test_gradients_unscaled_before_watch_are_ignored(path):
 def test_norm_is_nan_at_scale_zero(path):
     param, optimizer = one()
     with watch(
-        {"w": param}, optimizer, scaler := torch.amp.GradScaler("cpu", init_scale=0.0), to=path
+        {"w": param},
+        optimizer,
+        scaler := torch.amp.GradScaler("cpu", init_scale=0.0),
+        to=path,
     ):
         iterate(scaler, optimizer, param)
     [record] = records(path)

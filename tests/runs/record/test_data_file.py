@@ -23,7 +23,9 @@ OBJECTS = st.dictionaries(TEXT, SCALARS, max_size=3)
 
 @pytest.fixture(autouse=True, scope="module")
 def fast_disk() -> Iterator[None]:
-    """What reaches the disk when is one test's concern; the others would wait for it a thousand times."""
+    """What reaches the disk when is one test's concern; the others would wait for it a thousand
+    times.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda handle: None)
         yield
@@ -32,7 +34,9 @@ def fast_disk() -> Iterator[None]:
 @settings(max_examples=examples(ms=5))
 @given(OBJECTS, st.lists(OBJECTS, max_size=3))
 def test_file_round_trip(
-    tmp_path_factory: pytest.TempPathFactory, provenance: dict[str, Any], rows: list[dict[str, Any]]
+    tmp_path_factory: pytest.TempPathFactory,
+    provenance: dict[str, Any],
+    rows: list[dict[str, Any]],
 ) -> None:
     path = tmp_path_factory.mktemp("records") / "x.jsonl"
     data_file.write(path, provenance, rows)
@@ -41,7 +45,9 @@ def test_file_round_trip(
     assert [p.name for p in path.parent.iterdir()] == ["x.jsonl"]
 
 
-def test_content_is_synced_before_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_content_is_synced_before_rename(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     events: list[str] = []
     rename = Path.replace
     monkeypatch.setattr(os, "fsync", lambda handle: events.append("fsync"))
@@ -74,7 +80,9 @@ def test_extra_record_raises(tmp_path: Path) -> None:
         data_file.read(path)
 
 
-@pytest.mark.parametrize("line", [b"{not json}", b"\xff\xfe", b"[1, 2]", b"", b"[" * 100_000])
+@pytest.mark.parametrize(
+    "line", [b"{not json}", b"\xff\xfe", b"[1, 2]", b"", b"[" * 100_000]
+)
 def test_damaged_line_is_reported(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "x.jsonl"
     data_file.write(path, PROVENANCE, ROWS)
@@ -85,7 +93,13 @@ def test_damaged_line_is_reported(tmp_path: Path, line: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "first", ["{}", '{"provenance":[]}', '{"provenance":{}}', '{"provenance":{},"records":true}']
+    "first",
+    [
+        "{}",
+        '{"provenance":[]}',
+        '{"provenance":{}}',
+        '{"provenance":{},"records":true}',
+    ],
 )
 def test_a_file_needs_provenance(tmp_path: Path, first: str) -> None:
     path = tmp_path / "x.jsonl"

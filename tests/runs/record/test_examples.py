@@ -23,8 +23,12 @@ def without_state_of_other_tests():
 
 def run(name):
     """Run an example; return what it has defined."""
-    test = doctest.DocTestParser().get_doctest(HEAD + EXAMPLES[name], {}, name, str(PAGE), 0)
-    result = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, clear_globs=False)
+    test = doctest.DocTestParser().get_doctest(
+        HEAD + EXAMPLES[name], {}, name, str(PAGE), 0
+    )
+    result = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(
+        test, clear_globs=False
+    )
     assert (result.attempted > 9, result.failed) == (True, 0)
     return test.globs
 
@@ -58,7 +62,8 @@ def test_wandb_receives_all_steps(monkeypatch, tmp_path):
     [file] = folder.glob("wandb/offline-run-*/*.wandb")
     rows = list(wandb_rows(file))
     assert [
-        (row["ampsim/step"], row["ampsim/loss_scale"], row["ampsim/skipped"]) for row in rows
+        (row["ampsim/step"], row["ampsim/loss_scale"], row["ampsim/skipped"])
+        for row in rows
     ] == [
         (0, 1024.0, 0.0),
         (1, 1024.0, 1.0),
@@ -80,9 +85,9 @@ def test_tensorboard_receives_all_steps():
         "skipped": [0.0, 1.0, 0.0],
         "log2_scale": [10, 10, 9],
     }.items():
-        assert [(each.step, each.value) for each in events.Scalars(f"ampsim/{name}")] == [
-            *enumerate(values)
-        ]
+        assert [
+            (each.step, each.value) for each in events.Scalars(f"ampsim/{name}")
+        ] == [*enumerate(values)]
     [text] = events.Tensors("ampsim/nonfinite/text_summary")
     assert (text.step, text.tensor_proto.string_val[0][:11]) == (1, b"weight has ")
 

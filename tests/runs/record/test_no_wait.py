@@ -1,4 +1,6 @@
-"""Watching waits for no device: a fake tensor on CUDA has no values, and whatever asks for one raises."""
+"""Watching waits for no device: a fake tensor on CUDA has no values, and whatever asks for one
+raises.
+"""
 
 import pytest
 import torch
@@ -64,7 +66,9 @@ def test_steps_do_not_wait_for_device(cuda):
         run.gradients(number, optimizer, torch.empty((), device="cuda"))
         run.closing(number)
         run.closed(number, [(optimizer, [flag])])
-    assert cuda.sent == 3 * len(["norms", "loss_scale", "counts", "flag", "fingerprint", "loss"])
+    assert cuda.sent == 3 * len(
+        ["norms", "loss_scale", "counts", "flag", "fingerprint", "loss"]
+    )
     assert (written, len(run._writer._waiting)) == ([], 3)
     with pytest.raises(AssertionError, match="waited for"):
         run.flush()

@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 
 from ampsim.core.files import DamagedFileError
 from ampsim.runs import explain
-from ampsim.runs.record.run_file import BINS, RunFile, pack_counts, read_run, records, unpack_counts
+from ampsim.runs.record.run_file import (
+    BINS,
+    RunFile,
+    pack_counts,
+    read_run,
+    records,
+    unpack_counts,
+)
 from tests.examples import examples
 from tests.test_cli import run
 
@@ -21,7 +28,9 @@ RECORD = st.fixed_dictionaries(
     optional={
         "loss_scale": st.floats(allow_nan=False),
         "grad_norm": st.floats(allow_nan=False),
-        "nonfinite": st.dictionaries(st.text(), st.sampled_from(["has inf", "has nan"])),
+        "nonfinite": st.dictionaries(
+            st.text(), st.sampled_from(["has inf", "has nan"])
+        ),
     },
 )
 
@@ -88,7 +97,11 @@ def test_histogram_round_trips(counts):
 
 
 def test_only_a_writer_locks_the_file(tmp_path):
-    path, (waits, begins), (reader, writer) = tmp_path / "run.jsonl", os.pipe(), os.pipe()
+    path, (waits, begins), (reader, writer) = (
+        tmp_path / "run.jsonl",
+        os.pipe(),
+        os.pipe(),
+    )
     with RunFile(path, {}):
         child = os.fork()
         if not child:  # a worker of a DataLoader, which outlives the run
@@ -121,7 +134,9 @@ DAMAGED = [
 
 @pytest.mark.parametrize("line", DAMAGED)
 def test_damaged_line_is_reported(tmp_path, line):
-    (tmp_path / "run.jsonl").write_text(f'{{"run":{{}},"format":1}}\n{line}\n{{"step":1}}\n')
+    (tmp_path / "run.jsonl").write_text(
+        f'{{"run":{{}},"format":1}}\n{line}\n{{"step":1}}\n'
+    )
     with pytest.raises(DamagedFileError, match="line 2"):
         list(records(tmp_path / "run.jsonl"))
 
@@ -162,7 +177,9 @@ def test_names_send_no_control_characters(tmp_path_factory, code):
     path = tmp_path_factory.mktemp("run") / "run.jsonl"
     with RunFile(path, {}) as file:
         bad = {f"w{code}[2J": "has inf"}
-        file.append({"step": 0, "skipped": True, "warning": f"a{code}]0;b", "nonfinite": bad})
+        file.append(
+            {"step": 0, "skipped": True, "warning": f"a{code}]0;b", "nonfinite": bad}
+        )
     shown = run("explain", str(path))[1]
     assert "]0;b" in shown
     assert code not in shown

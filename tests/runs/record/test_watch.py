@@ -14,7 +14,13 @@ from torch import nn
 import ampsim.torch
 from ampsim import Rule, replay
 from ampsim.runs import watch
-from ampsim.runs.record.run_file import RunFile, pack_counts, read_run, records, unpack_counts
+from ampsim.runs.record.run_file import (
+    RunFile,
+    pack_counts,
+    read_run,
+    records,
+    unpack_counts,
+)
 from ampsim.runs.record.sinks import sink
 from tests.examples import examples
 
@@ -29,7 +35,9 @@ OPTIMIZERS = {
 }
 SCALERS = {
     "torch": lambda: torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=2),
-    "ours": lambda: ampsim.torch.GradScaler("cpu", init_scale=2.0**10, growth_interval=2),
+    "ours": lambda: ampsim.torch.GradScaler(
+        "cpu", init_scale=2.0**10, growth_interval=2
+    ),
     "depth 1": lambda: ampsim.torch.AsyncGradScaler(
         "cpu", init_scale=2.0**10, growth_interval=2, depth=1
     ),
@@ -47,9 +55,14 @@ def make(seed=0):
 
 
 def train(optimizer_name, scaler_name, steps, clip, parts, to=None, **options):
-    """Train on as many batches as `steps` has flags, some of which put an inf into a gradient; return what was true."""
+    """Train on as many batches as `steps` has flags, some of which put an inf into a gradient;
+    return what was true.
+    """
     model, truth = make(), []
-    optimizer, scaler = OPTIMIZERS[optimizer_name](model.parameters()), SCALERS[scaler_name]()
+    optimizer, scaler = (
+        OPTIMIZERS[optimizer_name](model.parameters()),
+        SCALERS[scaler_name](),
+    )
     run = watch(model, optimizer, scaler, to=to, **options) if to else None
     scaled = scaler is not None and scaler.is_enabled()
     for number, bad in enumerate(steps):
@@ -58,8 +71,14 @@ def train(optimizer_name, scaler_name, steps, clip, parts, to=None, **options):
         true = None
         for part in data:
             loss = model(part).square().mean() / parts
-            grads = torch.autograd.grad(loss, list(model.parameters()), retain_graph=True)
-            true = grads if true is None else [a + b for a, b in zip(true, grads, strict=True)]
+            grads = torch.autograd.grad(
+                loss, list(model.parameters()), retain_graph=True
+            )
+            true = (
+                grads
+                if true is None
+                else [a + b for a, b in zip(true, grads, strict=True)]
+            )
             (scaler.scale(loss) if scaled else loss).backward()
         if run:
             run.log(loss=loss)
@@ -94,28 +113,35 @@ def train(optimizer_name, scaler_name, steps, clip, parts, to=None, **options):
 def test_watched_training_is_unchanged_and_recorded(
     tmp_path_factory, optimizer, scaler, steps, clip, parts
 ):
-    # torch's fused SGD takes uninitialized memory for its momentum after a skipped first step: difference 6.
+    # torch's fused SGD takes uninitialized memory for its momentum after a skipped first step:
+    # difference 6.
     assume(not (scaler == "torch" and optimizer == "fused sgd" and steps[0]))
     path = tmp_path_factory.mktemp("watch") / "run.jsonl"
     watched = train(optimizer, scaler, steps, clip, parts, to=path, sample_every=1)
     plain = train(optimizer, scaler, steps, clip, parts)
-    for a, b in zip(watched[0].state_dict().values(), plain[0].state_dict().values(), strict=True):
+    for a, b in zip(
+        watched[0].state_dict().values(), plain[0].state_dict().values(), strict=True
+    ):
         assert a.equal(b), "watching changes nothing"
     assert watched[2].state_dict() == plain[2].state_dict()
     names = [name for name, _ in watched[0].named_parameters()]
     found = list(records(path))
     assert [record["step"] for record in found] == list(range(len(steps)))
-    scales = replay(Rule(2.0**10, growth_interval=2), [bool(bad) for bad in steps]).tolist()
+    scales = replay(
+        Rule(2.0**10, growth_interval=2), [bool(bad) for bad in steps]
+    ).tolist()
     delay = {"depth 1": 1, "depth 3": 3}.get(scaler, 0)
-    assert [record["loss_scale"] for record in found] == ([2.0**10] * (delay + 1) + scales)[
-        : len(steps)
-    ]
+    assert [record["loss_scale"] for record in found] == (
+        [2.0**10] * (delay + 1) + scales
+    )[: len(steps)]
     for record, bad, true in zip(found, steps, watched[3], strict=True):
         assert record["skipped"] == bool(bad)
         assert ("nonfinite" in record) == bool(bad)
         assert "optimizers" not in record, "there is one"
         if bad:
-            assert record["nonfinite"] == {"0.weight": "has nan" if math.isnan(bad) else "has inf"}
+            assert record["nonfinite"] == {
+                "0.weight": "has nan" if math.isnan(bad) else "has inf"
+            }
             continue
         norm = math.hypot(*(grad.double().norm().item() for grad in true))
         assert record["grad_norm"] == pytest.approx(norm, rel=1e-5)
@@ -124,7 +150,9 @@ def test_watched_training_is_unchanged_and_recorded(
             assert counts.sum() == grad.numel()
             binades = np.floor(np.log2(grad.abs().numpy().ravel())) + 149 + 1
             # One ulp between two ways to sum may move an element over a binade's edge.
-            assert np.abs(np.repeat(np.arange(280), counts) - np.sort(binades)).max() <= 1
+            assert (
+                np.abs(np.repeat(np.arange(280), counts) - np.sort(binades)).max() <= 1
+            )
 
 
 @pytest.mark.parametrize("scaler", ["off", "none"])
@@ -144,8 +172,12 @@ def test_skips_are_recorded_per_optimizer(tmp_path, watched):
     model = nn.ModuleDict({"one": one, "two": two})
     optimizers = [torch.optim.SGD(each.parameters(), 0.1) for each in (one, two)]
     scaler = torch.amp.GradScaler("cpu")
-    with watch(model, optimizers[:watched], scaler, to=tmp_path / "run.jsonl", sample_every=1):
-        scaler.scale(one(torch.ones(1, 3)).sum() + two(torch.ones(1, 3)).sum()).backward()
+    with watch(
+        model, optimizers[:watched], scaler, to=tmp_path / "run.jsonl", sample_every=1
+    ):
+        scaler.scale(
+            one(torch.ones(1, 3)).sum() + two(torch.ones(1, 3)).sum()
+        ).backward()
         two[0].bias.grad[0] = math.inf
         for optimizer in optimizers:
             scaler.step(optimizer)
@@ -169,7 +201,8 @@ def test_sample_every_and_pattern_select_samples(tmp_path):
         sample_pattern="2.*",
     )
     sampled = [
-        record.get("exponent_histograms", {}).keys() for record in records(tmp_path / "run.jsonl")
+        record.get("exponent_histograms", {}).keys()
+        for record in records(tmp_path / "run.jsonl")
     ]
     assert sampled == [
         {"2.weight", "2.bias"},
@@ -181,14 +214,21 @@ def test_sample_every_and_pattern_select_samples(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["torch", "ours"])
-@pytest.mark.parametrize(("moves", "told"), [([0, 0, 0, 1, 1, 1], 2), ([0, 1, 1, 0, 0, 0], 5)])
+@pytest.mark.parametrize(
+    ("moves", "told"), [([0, 0, 0, 1, 1, 1], 2), ([0, 1, 1, 0, 0, 0], 5)]
+)
 def test_stalled_parameters_warn(tmp_path, kind, moves, told):
     steps = [0.0 if moves else math.inf for moves in moves]
     with pytest.warns(
-        RuntimeWarning, match="no parameter changed in 3 steps: all of these steps were skipped"
+        RuntimeWarning,
+        match="no parameter changed in 3 steps: all of these steps were skipped",
     ):
         train("sgd", kind, steps, False, 1, to=tmp_path / "run.jsonl", stall_steps=3)
-    alarms = [record["step"] for record in records(tmp_path / "run.jsonl") if "warning" in record]
+    alarms = [
+        record["step"]
+        for record in records(tmp_path / "run.jsonl")
+        if "warning" in record
+    ]
     assert alarms == [told]
 
 
@@ -196,27 +236,39 @@ def test_stalled_parameters_warn(tmp_path, kind, moves, told):
 @pytest.mark.parametrize(
     ("cause", "reason"),
     [
-        ("lost step", r"optimizer\.step\(\) was not called; call scaler\.step\(optimizer\)"),
+        (
+            "lost step",
+            r"optimizer\.step\(\) was not called; call scaler\.step\(optimizer\)",
+        ),
         ("lr", "the learning rate is 0"),
         ("gradients", "the gradients are 0"),
-        ("bfloat16", "the steps are too small, and torch.bfloat16 rounds small steps to 0"),
+        (
+            "bfloat16",
+            "the steps are too small, and torch.bfloat16 rounds small steps to 0",
+        ),
         ("skips", "2 of these steps were skipped, and the learning rate is 0"),
     ],
 )
 def test_stalled_parameters_have_a_reason(tmp_path, kind, cause, reason):
-    param = nn.Parameter(torch.ones(1, dtype=torch.bfloat16 if cause == "bfloat16" else None))
+    param = nn.Parameter(
+        torch.ones(1, dtype=torch.bfloat16 if cause == "bfloat16" else None)
+    )
     lr = 0.0 if cause in ("lr", "skips") else 1e-6
     optimizer, scaler = torch.optim.SGD([param], lr), SCALERS[kind]()
     run = watch({"w": param}, optimizer, scaler, to=Kept(), stall_steps=4)
     for number in range(4):
         optimizer.zero_grad()
-        factor = math.inf if cause == "skips" and number < 2 else float(cause != "gradients")
+        factor = (
+            math.inf if cause == "skips" and number < 2 else float(cause != "gradients")
+        )
         scaler.scale(param.sum() * factor).backward()
         scaler.unscale_(optimizer)
         if cause != "lost step":
             scaler.step(optimizer)
         scaler.update()
-    with pytest.warns(RuntimeWarning, match=f"step 3: no parameter changed in 4 steps: {reason}"):
+    with pytest.warns(
+        RuntimeWarning, match=f"step 3: no parameter changed in 4 steps: {reason}"
+    ):
         run.close()
 
 
@@ -228,7 +280,9 @@ def test_skips_are_reported_immediately(tmp_path, kind):
     def on_skip(record):
         seen.append(record["step"])
 
-    with watch(model, optimizer, scaler, to=tmp_path / "run.jsonl", on_skip=on_skip) as run:
+    with watch(
+        model, optimizer, scaler, to=tmp_path / "run.jsonl", on_skip=on_skip
+    ) as run:
         said = []
         for bad in (False, True, False):
             optimizer.zero_grad()
@@ -244,7 +298,10 @@ def test_skips_are_reported_immediately(tmp_path, kind):
 
 def test_watched_scaler_copies_as_original_class(tmp_path):
     model = make()
-    optimizer, scaler = OPTIMIZERS["sgd"](model.parameters()), torch.amp.GradScaler("cpu")
+    optimizer, scaler = (
+        OPTIMIZERS["sgd"](model.parameters()),
+        torch.amp.GradScaler("cpu"),
+    )
     run = watch(model, optimizer, scaler, to=tmp_path / "run.jsonl")
     assert isinstance(scaler, torch.amp.GradScaler)
     with pytest.raises(ValueError, match="is already watched"):
@@ -285,7 +342,9 @@ def test_unsupported_watch_arguments_raise(tmp_path, change, error, text):
 
 
 @pytest.mark.parametrize("size", [1e20, 1e-24])  # whose squares float32 cannot hold
-@pytest.mark.parametrize("elements", [64, 4096])  # of a small tensor, and of a large one
+@pytest.mark.parametrize(
+    "elements", [64, 4096]
+)  # of a small tensor, and of a large one
 def test_the_norm_of_extreme_gradients(tmp_path, size, elements):
     param = nn.Parameter(torch.zeros(elements))
     optimizer = torch.optim.SGD([param], 1e-30)
@@ -300,7 +359,9 @@ def test_the_norm_of_extreme_gradients(tmp_path, size, elements):
 def start(path, grads, **options):
     """Start a program that takes one step per gradient."""
     param = nn.Parameter(torch.ones(1))
-    with watch({"w": param}, optimizer := torch.optim.SGD([param], 1.0), to=path, **options):
+    with watch(
+        {"w": param}, optimizer := torch.optim.SGD([param], 1.0), to=path, **options
+    ):
         for grad in grads:
             param.grad = torch.tensor([grad])
             optimizer.step()
@@ -332,7 +393,9 @@ def test_first_step_restarts_at_checkpoint(tmp_path):
 def test_logged_values_are_copied(tmp_path):
     param = nn.Parameter(torch.ones(1))
     with watch(
-        {"w": param}, optimizer := torch.optim.SGD([param], 0.1), to=tmp_path / "run.jsonl"
+        {"w": param},
+        optimizer := torch.optim.SGD([param], 0.1),
+        to=tmp_path / "run.jsonl",
     ) as run:
         loss = torch.tensor(3.0)
         run.log(loss=loss)
@@ -406,7 +469,10 @@ def test_values_after_last_step_are_kept(tmp_path):
 
 @pytest.mark.parametrize("moving", range(3))
 def test_one_moving_parameter_prevents_warning(tmp_path, moving):
-    params = [nn.Parameter(torch.ones(2, dtype=dtype)) for dtype in (torch.float32, torch.bfloat16)]
+    params = [
+        nn.Parameter(torch.ones(2, dtype=dtype))
+        for dtype in (torch.float32, torch.bfloat16)
+    ]
     params.append(nn.Parameter(torch.ones(1)))
     optimizer = torch.optim.SGD(params, 1.0)
     with watch(
@@ -419,7 +485,9 @@ def test_one_moving_parameter_prevents_warning(tmp_path, moving):
             for number, param in enumerate(params):
                 param.grad = torch.full_like(param, float(number == moving))
             optimizer.step()
-    assert not [record for record in records(tmp_path / "run.jsonl") if "warning" in record]
+    assert not [
+        record for record in records(tmp_path / "run.jsonl") if "warning" in record
+    ]
 
 
 @pytest.mark.parametrize(
@@ -493,7 +561,9 @@ def test_trackers_get_numbers_and_texts():
     counts = np.zeros(280, np.int64)
     record = {"step": 3, "loss_scale": 0.5, "skipped": True, "loss": 2}
     record |= {"optimizers": [True, None, False], "nonfinite": {"w": "has inf"}}
-    sink(tracker, {}).append(record | {"exponent_histograms": {"w": pack_counts(counts)}})
+    sink(tracker, {}).append(
+        record | {"exponent_histograms": {"w": pack_counts(counts)}}
+    )
     assert tracker.values == {
         "ampsim/loss_scale": 0.5,
         "ampsim/log2_scale": -1.0,
@@ -516,15 +586,28 @@ def test_tracker_is_flushed_on_close():
 
 def test_file_header_describes_run(tmp_path):
     model, scaler = make().bfloat16(), ampsim.torch.GradScaler("cpu", growth_interval=7)
-    watch(model, OPTIMIZERS["sgd"](model.parameters()), scaler, to=tmp_path / "run.jsonl").close()
+    watch(
+        model, OPTIMIZERS["sgd"](model.parameters()), scaler, to=tmp_path / "run.jsonl"
+    ).close()
     head = read_run(tmp_path / "run.jsonl")
-    assert (head["growth_factor"], head["backoff_factor"], head["growth_interval"]) == (2.0, 0.5, 7)
-    assert head["parameters"] == {"0.weight": 12, "0.bias": 4, "2.weight": 4, "2.bias": 1}
+    assert (head["growth_factor"], head["backoff_factor"], head["growth_interval"]) == (
+        2.0,
+        0.5,
+        7,
+    )
+    assert head["parameters"] == {
+        "0.weight": 12,
+        "0.bias": 4,
+        "2.weight": 4,
+        "2.bias": 1,
+    }
     assert head["optimizers"] == ["SGD"]
     assert head["scaler"] == "ampsim.torch.grad_scaler.GradScaler"
     assert (head["dtypes"], head["devices"]) == (["bfloat16"], ["cpu"])
     off = torch.amp.GradScaler("cpu", enabled=False)
-    watch(model, OPTIMIZERS["sgd"](model.parameters()), off, to=tmp_path / "off.jsonl").close()
+    watch(
+        model, OPTIMIZERS["sgd"](model.parameters()), off, to=tmp_path / "off.jsonl"
+    ).close()
     assert "growth_interval" not in read_run(tmp_path / "off.jsonl")
     start(tmp_path / "none.jsonl", [])
     assert read_run(tmp_path / "none.jsonl")["scaler"] is None

@@ -1,4 +1,5 @@
-"""Callbacks that record the runs of trainers: one module per framework, which imports only its own framework.
+"""Callbacks that record the runs of trainers: one module per framework, which imports only its own
+framework.
 
 accelerate needs none: `ampsim.runs.watch` takes the scaler from the prepared optimizer.
 """

@@ -10,7 +10,8 @@ with needing():
 
 
 class RecordCallback(Callback):  # type: ignore[misc]  # mypy does not read lightning
-    """Record each step of a Lightning Trainer, with the loss. The process of rank 0 writes the file.
+    """Record each step of a Lightning Trainer, with the loss. The process of rank 0 writes the
+    file.
 
     Example::
 
@@ -31,7 +32,9 @@ class RecordCallback(Callback):  # type: ignore[misc]  # mypy does not read ligh
             scaler = getattr(trainer.precision_plugin, "scaler", None)
             first = {"first_step": trainer.global_step} if trainer.global_step else {}
             options = first | self._options
-            self._run = watch(pl_module, trainer.optimizers, scaler, to=self._to, **options)
+            self._run = watch(
+                pl_module, trainer.optimizers, scaler, to=self._to, **options
+            )
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
         """Log the loss, which is not yet scaled."""

@@ -1,1 +1,3 @@
-"""One file per framework, which alone imports it: how its runs are made, and what the checks ask of them."""
+"""One file per framework, which alone imports it: how its runs are made, and what the checks ask of
+them.
+"""

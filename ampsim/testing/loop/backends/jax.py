@@ -26,16 +26,20 @@ OPTIMIZERS = re.compile(r"(^|\.)opt(_state|imizer)?\.")
 
 
 class JaxRun(Run):
-    """A run of a loop that was given a loss scale of ampsim, flax or jmp, which it carries in its state.
+    """A run of a loop that was given a loss scale of ampsim, flax or jmp, which it carries in its
+    state.
 
-    Its losses go through `FAULTS`, which tells that the scale was used; updates show in the state of the scale.
+    Its losses go through `FAULTS`, which tells that the scale was used; updates show in the state
+    of the scale.
     """
 
     def __init__(self, wanted: type | None, scale: float, growth_interval: int) -> None:
         super().__init__(wanted, scale, growth_interval)
         self._passes = 0
         if wanted is None:
-            raise TypeError("expected a make whose parameter is annotated with a loss scale class")
+            raise TypeError(
+                "expected a make whose parameter is annotated with a loss scale class"
+            )
         try:
             self.scaler = make_scale(wanted, scale, growth_interval)
         except TypeError as error:
@@ -53,7 +57,7 @@ class JaxRun(Run):
             self.found.append(self.scale < scale)
 
     @contextmanager
-    def planting(self, fault: Fault = Fault()) -> Iterator[Planted]:  # noqa: B008 - frozen
+    def planting(self, fault: Fault = Fault()) -> Iterator[Planted]:  # noqa: B008
         planted = Planted()
         FAULTS.plant(fault)
         try:
@@ -64,7 +68,9 @@ class JaxRun(Run):
 
     def _train(self, data: Any) -> None:
         after = self.loop.step(self.loop.state, data)
-        state, *logged = after if isinstance(after, tuple) and len(after) == 2 else (after,)
+        state, *logged = (
+            after if isinstance(after, tuple) and len(after) == 2 else (after,)
+        )
         if not isinstance(state, Mapping):
             raise LoopError(
                 f"step returned {type(state).__name__}: expected the new state, a mapping like Loop.state, or the new "
@@ -72,7 +78,9 @@ class JaxRun(Run):
             )
         jax.block_until_ready(state)  # type: ignore[no-untyped-call]
         self.loop = replace(
-            self.loop, state=state, logged=(lambda: logged[0]) if logged else self.loop.logged
+            self.loop,
+            state=state,
+            logged=(lambda: logged[0]) if logged else self.loop.logged,
         )
 
     @property
@@ -83,21 +91,29 @@ class JaxRun(Run):
         def change(value: Any) -> Any:
             if not self._is_scaler(value):
                 return value
-            changed = {self._name: jax.numpy.full_like(getattr(value, self._name), scale)}
+            changed = {
+                self._name: jax.numpy.full_like(getattr(value, self._name), scale)
+            }
             return replace(value, **changed)
 
         self.loop = replace(
-            self.loop, state=jax.tree.map(change, self.loop.state, is_leaf=self._is_scaler)
+            self.loop,
+            state=jax.tree.map(change, self.loop.state, is_leaf=self._is_scaler),
         )
 
     def scaler_state(self) -> Mapping[str, Any]:
         leaves = tree_flatten_with_path(self._carried())[0]
-        return {keystr(path, simple=True, separator="."): np.array(leaf) for path, leaf in leaves}
+        return {
+            keystr(path, simple=True, separator="."): np.array(leaf)
+            for path, leaf in leaves
+        }
 
     def unpack(self, value: Any) -> Any:
         if self._is_scaler(value):
             return {}
-        if isinstance(value, Array) and jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
+        if isinstance(value, Array) and jax.numpy.issubdtype(
+            value.dtype, jax.dtypes.prng_key
+        ):
             return np.array(jax.random.key_data(value))
         leaves = tree_flatten_with_path(value, is_leaf=self._is_scaler)[0]
         if [path for path, _ in leaves] == [()]:
@@ -109,11 +125,14 @@ class JaxRun(Run):
         return {
             name: array
             for name, array in state.items()
-            if TRAINED & {*name.split(".")} and jax.numpy.issubdtype(array.dtype, jax.numpy.inexact)
+            if TRAINED & {*name.split(".")}
+            and jax.numpy.issubdtype(array.dtype, jax.numpy.inexact)
         }
 
     def owners(self) -> Mapping[str, str]:
-        """Return the names of what is in an optimizer's state, by its name or by optax's types: all as of one."""
+        """Return the names of what is in an optimizer's state, by its name or by optax's types: all
+        as of one.
+        """
         leaves = tree_flatten_with_path(dict(self.loop.state), is_leaf=_is_of_optax)[0]
         of = tuple(
             f"{keystr(path, simple=True, separator='.')}."
@@ -155,7 +174,9 @@ class JaxRun(Run):
     @property
     def _name(self) -> str:
         return next(
-            each.name for each in fields(self.scaler) if each.name in ("loss_scale", "scale")
+            each.name
+            for each in fields(self.scaler)
+            if each.name in ("loss_scale", "scale")
         )
 
     def _is_scaler(self, value: Any) -> bool:
@@ -176,4 +197,6 @@ class JaxRun(Run):
 
 
 def _is_of_optax(value: Any) -> bool:
-    return isinstance(value, tuple) and type(value).__module__.partition(".")[0] == "optax"
+    return (
+        isinstance(value, tuple) and type(value).__module__.partition(".")[0] == "optax"
+    )

@@ -1,9 +1,9 @@
 """Faults in the gradients of compiled JAX programs, and the loss scales that let them in.
 
-A loss that goes through `fallible` is not changed; its gradient is multiplied by a number that the running program asks
-the kit for, 1 or inf. So a step that was compiled once, as a function or under ``scan``, has an inf in the backward
-pass that the kit chooses, and no other. A scale of a class made by `fallible_class` sends each loss that it scales
-through there.
+A loss that goes through `fallible` is not changed; its gradient is multiplied by a number that the
+running program asks the kit for, 1 or inf. So a step that was compiled once, as a function or under
+``scan``, has an inf in the backward pass that the kit chooses, and no other. A scale of a class
+made by `fallible_class` sends each loss that it scales through there.
 """
 
 import dataclasses
@@ -56,7 +56,8 @@ def losses(tree: Any) -> Any:
 
 @functools.cache
 def fallible_class(wanted: type) -> type:
-    """Return a class like `wanted`, a loss scale of ampsim, flax or jmp, that scales fallible losses.
+    """Return a class like `wanted`, a loss scale of ampsim, flax or jmp, that scales fallible
+    losses.
 
     Made once, so that a function that was compiled for it is not compiled again.
     """
@@ -81,7 +82,12 @@ def _registered(cls: type) -> type:
 def _flax(wanted: Any) -> type:
     class FallibleDynamicScale(wanted):  # type: ignore[misc]
         def value_and_grad(
-            self, fun: Any, argnums: Any = 0, has_aux: bool = False, *more: Any, **named: Any
+            self,
+            fun: Any,
+            argnums: Any = 0,
+            has_aux: bool = False,
+            *more: Any,
+            **named: Any,
         ) -> Any:
             @functools.wraps(fun)
             def faulty(*args: Any, **kwargs: Any) -> Any:
@@ -106,7 +112,10 @@ def _jmp(wanted: Any) -> type:
         def adjust(self, grads_finite: Array) -> Any:
             after = super().adjust(grads_finite)  # of the class without faults
             return type(self)(
-                **{each.name: getattr(after, each.name) for each in dataclasses.fields(after)}
+                **{
+                    each.name: getattr(after, each.name)
+                    for each in dataclasses.fields(after)
+                }
             )
 
     return FallibleDynamicLossScale
@@ -120,9 +129,11 @@ _CLASSES: dict[str, Callable[[Any], type]] = {
 
 
 def make_scale(wanted: type, scale: float, growth_interval: int) -> Any:
-    """Return a fallible loss scale of the class `wanted`, which doubles after so many finite steps and halves.
+    """Return a fallible loss scale of the class `wanted`, which doubles after so many finite steps
+    and halves.
 
-    The scale is an array and no constant of the class, so that a step is compiled once for all scales.
+    The scale is an array and no constant of the class, so that a step is compiled once for all
+    scales.
     """
     if wanted.__name__ not in _CLASSES:
         raise TypeError(f"{wanted.__name__}: expected one of {', '.join(_CLASSES)}")
@@ -133,5 +144,9 @@ def make_scale(wanted: type, scale: float, growth_interval: int) -> Any:
         created = made.create(Rule(growth_interval=growth_interval))  # type: ignore[attr-defined]
         return dataclasses.replace(created, loss_scale=number)
     if wanted.__name__ == "DynamicScale":  # which compares before it counts
-        return made(scale=number, fin_steps=jax.numpy.int32(0), growth_interval=growth_interval - 1)
+        return made(
+            scale=number,
+            fin_steps=jax.numpy.int32(0),
+            growth_interval=growth_interval - 1,
+        )
     return made(loss_scale=number, counter=jax.numpy.int32(0), period=growth_interval)

@@ -30,7 +30,9 @@ class TorchRun(Run):
         super().__init__(wanted, scale, growth_interval)
         given = {"init_scale": scale, "growth_interval": growth_interval}
         if _asks_ranks(wanted):
-            self.scaler = type("Scaler", (Scaler, wanted), {})("cpu", **given, group=group)
+            self.scaler = type("Scaler", (Scaler, wanted), {})(
+                "cpu", **given, group=group
+            )
         else:
             self.scaler = Scaler("cpu", **given)
         self.found, self.jumps = self.scaler.found, self.scaler.jumps
@@ -41,14 +43,19 @@ class TorchRun(Run):
         calls = 0
 
         def saw(scaler: object) -> None:
-            if scaler is not self.scaler and all(scaler is not other for _, other in self.others):
+            if scaler is not self.scaler and all(
+                scaler is not other for _, other in self.others
+            ):
                 self.others.append((len(self.steps), scaler))
 
         def called(*_: object) -> None:
             nonlocal calls
             calls += 1
 
-        hook, threads = register_optimizer_step_pre_hook(called), torch.get_num_threads()
+        hook, threads = (
+            register_optimizer_step_pre_hook(called),
+            torch.get_num_threads(),
+        )
         torch.set_num_threads(
             1
         )  # those of a pool wait for each other in a loop: on busy cores that took 20 times as long
@@ -97,11 +104,13 @@ class TorchRun(Run):
         return {name: _array(param) for name, param in trained(self.loop).items()}
 
     @contextmanager
-    def planting(self, fault: Fault = Fault()) -> Iterator[Planted]:  # noqa: B008 - frozen
+    def planting(self, fault: Fault = Fault()) -> Iterator[Planted]:  # noqa: B008
         planted = Planted()
 
         handles = [
-            param.register_post_accumulate_grad_hook(partial(self._arrived, planted, fault, name))  # type: ignore[no-untyped-call]
+            param.register_post_accumulate_grad_hook(
+                partial(self._arrived, planted, fault, name)
+            )  # type: ignore[no-untyped-call]
             for name, param in trained(self.loop).items()
             if param.is_leaf
         ]
@@ -113,7 +122,9 @@ class TorchRun(Run):
             for handle in handles:
                 handle.remove()
 
-    def _arrived(self, planted: Planted, fault: Fault, name: str, param: Tensor) -> None:
+    def _arrived(
+        self, planted: Planted, fault: Fault, name: str, param: Tensor
+    ) -> None:
         """Note a gradient that has arrived, and plant the fault in it if it is the one."""
         if param.grad is None:
             return
@@ -157,11 +168,19 @@ class TorchRun(Run):
                 for param in group["params"]
             }
             found |= dict.fromkeys((names[each] for each in ours if each in names), key)
-            stepped = getattr(value, "optimizer", None) if hasattr(value, "last_epoch") else None
-            of = next((name for name, each in self.loop.state.items() if each is stepped), None)
+            stepped = (
+                getattr(value, "optimizer", None)
+                if hasattr(value, "last_epoch")
+                else None
+            )
+            of = next(
+                (name for name, each in self.loop.state.items() if each is stepped),
+                None,
+            )
             if ours or of:
                 found |= dict.fromkeys(
-                    (name for name in self.states[-1] if name.startswith(f"{key}.")), of or key
+                    (name for name in self.states[-1] if name.startswith(f"{key}.")),
+                    of or key,
                 )
         return found
 
@@ -172,7 +191,10 @@ class TorchRun(Run):
 
         def look(optimizer: Optimizer, *_: object) -> None:
             for param in (
-                p for group in optimizer.param_groups for p in group["params"] if id(p) in names
+                p
+                for group in optimizer.param_groups
+                for p in group["params"]
+                if id(p) in names
             ):
                 name = names[id(param)]
                 largest[name] = max(largest.get(name, -1.0), _size(param.grad))
@@ -186,7 +208,11 @@ class TorchRun(Run):
             hook.remove()
 
     def save(self) -> Any:
-        return super().save() if self.loop.save else (self.scaler.state_dict(), super().save())
+        return (
+            super().save()
+            if self.loop.save
+            else (self.scaler.state_dict(), super().save())
+        )
 
     def load(self, checkpoint: Any) -> None:
         self.scaler.left = None
@@ -196,7 +222,11 @@ class TorchRun(Run):
         super().load(checkpoint)
 
     def held(self, names: Collection[str]) -> Any:
-        state = {key: self.loop.state[key] for key in names if self.loads(self.loop.state[key])}
+        state = {
+            key: self.loop.state[key]
+            for key in names
+            if self.loads(self.loop.state[key])
+        }
         return copy.deepcopy(
             {
                 key: value.state_dict() if hasattr(value, "state_dict") else value
@@ -214,7 +244,9 @@ class TorchRun(Run):
                     value[...] = saved
 
     def loads(self, value: Any) -> bool:
-        return hasattr(value, "load_state_dict") or isinstance(value, (Tensor, np.ndarray))
+        return hasattr(value, "load_state_dict") or isinstance(
+            value, (Tensor, np.ndarray)
+        )
 
 
 def _asks_ranks(wanted: type | None) -> TypeGuard[type]:
@@ -236,13 +268,19 @@ def trained(loop: Loop) -> dict[str, Tensor]:
     for key, value in loop.state.items():
         for index, group in enumerate(getattr(value, "param_groups", ())):
             for place, param in enumerate(group["params"]):
-                found.setdefault(id(param), (f"{key}.param_groups.{index}.params.{place}", param))
+                found.setdefault(
+                    id(param), (f"{key}.param_groups.{index}.params.{place}", param)
+                )
     return {name: param for name, param in found.values() if param.requires_grad}
 
 
 def _array(value: Tensor) -> Array:
-    dense = value.detach().to_dense() if value.layout != torch.strided else value.detach()
-    return (dense.float() if dense.dtype == torch.bfloat16 else dense).cpu().numpy().copy()
+    dense = (
+        value.detach().to_dense() if value.layout != torch.strided else value.detach()
+    )
+    return (
+        (dense.float() if dense.dtype == torch.bfloat16 else dense).cpu().numpy().copy()
+    )
 
 
 def _spoil(grad: Tensor, fault: Fault) -> None:

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 
 class Scaler(torch.amp.GradScaler):
-    """torch's scaler, which also notes whether it was used, which updates found an inf, and what changed it besides."""
+    """torch's scaler, which also notes whether it was used, which updates found an inf, and what
+    changed it besides.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -43,7 +45,9 @@ class Scaler(torch.amp.GradScaler):
         ]
         self.found.append(any(bool(inf) for inf in found))
         now = self.state_dict()
-        changed = [name for name, value in (self.left or {}).items() if now[name] != value]
+        changed = [
+            name for name, value in (self.left or {}).items() if now[name] != value
+        ]
         self.jumps += [
             f"{name} was {(self.left or {})[name]}, and {now[name]} in the next update"
             for name in changed

@@ -1,4 +1,6 @@
-"""State that may change in a skipped step, recognized by its behavior, except for one word in its name."""
+"""State that may change in a skipped step, recognized by its behavior, except for one word in its
+name.
+"""
 
 import re
 from collections.abc import Callable, Iterable
@@ -24,22 +26,35 @@ class Excuses:
     """
 
     def __init__(
-        self, start: State, clean: State, early: State, run: Run, otherwise: Callable[[], State]
+        self,
+        start: State,
+        clean: State,
+        early: State,
+        run: Run,
+        otherwise: Callable[[], State],
     ) -> None:
         self.start, self.clean, self.early = start, clean, early
-        self.trained, self.owners, self._otherwise = {*run.parameters()}, run.owners(), otherwise
+        self.trained, self.owners, self._otherwise = (
+            {*run.parameters()},
+            run.owners(),
+            otherwise,
+        )
 
     @cached_property
     def otherwise(self) -> State:
-        """After the iteration on the data of another batch: what differs from `clean` depends on the data."""
+        """After the iteration on the data of another batch: what differs from `clean` depends on
+        the data.
+        """
         return self._otherwise()
 
     def split(
         self, end: State, scales: Iterable[float]
     ) -> tuple[list[Difference], dict[str, bool]]:
-        """Return what may not have changed in the skipped step; and by name whether allowed changes are inputs.
+        """Return what may not have changed in the skipped step; and by name whether allowed changes
+        are inputs.
 
-        An input, as a generator's state or a hidden state, makes the next batch another one; a count does not.
+        An input, as a generator's state or a hidden state, makes the next batch another one; a
+        count does not.
         """
         found, known = moved(self.start, end), {*scales}
         inputs = {each.name: self._is_input(each) for each in found}
@@ -51,30 +66,44 @@ class Excuses:
         return [each for each in found if each.name not in excused], excused
 
     def _is_early(self, each: Difference) -> bool:
-        """Return whether it had moved before the first gradient arrived, as a rate that is set for each batch."""
+        """Return whether it had moved before the first gradient arrived, as a rate that is set for
+        each batch.
+        """
         is_early = each.name in self.early and same(each.right, self.early[each.name])
         return is_early and each.name not in self.trained
 
     def _is_input(self, each: Difference) -> bool:
-        """Return whether it moves as in a finite step, and follows the data or has no fractions, as a generator's."""
+        """Return whether it moves as in a finite step, and follows the data or has no fractions, as
+        a generator's.
+        """
         if each.name in self.trained or each.name in self.owners:
             return False
-        is_generator = each.right is not None and each.right.size > 1 and _is_whole(each.right)
+        is_generator = (
+            each.right is not None and each.right.size > 1 and _is_whole(each.right)
+        )
         follows_data = not same(each.right, self.otherwise.get(each.name))
-        return same(each.right, self.clean.get(each.name)) and (is_generator or follows_data)
+        return same(each.right, self.clean.get(each.name)) and (
+            is_generator or follows_data
+        )
 
     def _is_number(self, each: Difference, scales: set[float]) -> bool:
         """Return whether it is a copy of the scale, or a number that counts skips or batches."""
         if each.name in self.trained or each.name in self.owners:
             return False
-        if is_copy(each.right, scales) and (each.left is None or is_copy(each.left, scales)):
+        if is_copy(each.right, scales) and (
+            each.left is None or is_copy(each.left, scales)
+        ):
             return True
         is_number = each.right is not None and each.right.size == 1
         moves_alone = same(each.left, self.clean.get(each.name))  # in a skipped step
-        return is_number and (moves_alone or (_is_whole(each.right) and self._is_count(each)))
+        return is_number and (
+            moves_alone or (_is_whole(each.right) and self._is_count(each))
+        )
 
     def _is_count(self, each: Difference) -> bool:
-        """Return whether a whole number counts batches, or finite steps since a skip; one of steps is named so."""
+        """Return whether a whole number counts batches, or finite steps since a skip; one of steps
+        is named so.
+        """
         if re.search(STEPS, each.name.lower()):
             return False
         clean, left = self.clean.get(each.name), each.left

@@ -24,18 +24,22 @@ STUCK = (
 def step_changes_parameters(make: Make, batches: Sequence[Batch]) -> Broken | None:
     """With finite gradients, every trained parameter changes within the given batches.
 
-    A trained parameter is one that an optimizer in state has. A parameter need not change if its gradients are zero or
-    very small compared to it.
+    A trained parameter is one that an optimizer in state has. A parameter need not change if its
+    gradients are zero or very small compared to it.
     """
     run = begin(make, 1.0)
     start = run.parameters()
     if not start:
-        raise NotApplicableError("no parameters found: name the model or the optimizer in state")
+        raise NotApplicableError(
+            "no parameters found: name the model or the optimizer in state"
+        )
     with run.gradients() as largest:
         advance(run, batches)
     end = run.parameters()
     still = [
-        name for name, array in start.items() if array.size and np.array_equal(array, end[name])
+        name
+        for name, array in start.items()
+        if array.size and np.array_equal(array, end[name])
     ]
     cause = seen = ""
     if len(still) == len(start):
@@ -44,9 +48,16 @@ def step_changes_parameters(make: Make, batches: Sequence[Batch]) -> Broken | No
         cause = SKIPPED if skipped else STUCK
     for name in still if not seen else ():
         if largest.get(name, 0.0) < 0:
-            seen, cause = f"{name} never had a gradient when its optimizer stepped", UNREACHED
-        elif largest.get(name, 0.0) > SMALL * max(1.0, float(np.abs(start[name]).max())):
+            seen, cause = (
+                f"{name} never had a gradient when its optimizer stepped",
+                UNREACHED,
+            )
+        elif largest.get(name, 0.0) > SMALL * max(
+            1.0, float(np.abs(start[name]).max())
+        ):
             seen = f"{name} did not change, with gradients up to {largest[name]:.3g}"
             cause = STUCK
     where = f"in {len(batches)} batches"
-    return Broken(where, len(batches) - 1, cause, seen=seen, fault=None) if seen else None
+    return (
+        Broken(where, len(batches) - 1, cause, seen=seen, fault=None) if seen else None
+    )

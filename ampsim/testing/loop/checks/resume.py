@@ -14,7 +14,9 @@ from ampsim.testing.loop.state import DATA, LOGGED, State, differences
 
 # A scaler that is not saved shows in its tracker or its scale.
 SCALE, GROWTH_INTERVAL = 2.0**8, 3
-SAVING = "save() calls the optimizer's step or the scaler's update, or changes the model"
+SAVING = (
+    "save() calls the optimizer's step or the scaler's update, or changes the model"
+)
 LOADING = (
     "the checkpoint does not match the objects that make builds: in make or load, also build the objects that the loop "
     "adds during training, such as parameter groups"
@@ -35,13 +37,15 @@ UNNAMED = (
 
 @check(issue="https://github.com/huggingface/accelerate/issues/4289")
 def resume_is_exact(make: Make, batches: Sequence[Batch]) -> Broken | None:
-    """A run that is saved, rebuilt, and loaded continues exactly like the uninterrupted run; saving changes nothing.
+    """A run that is saved, rebuilt, and loaded continues exactly like the uninterrupted run; saving
+    changes nothing.
 
-    The scaler is included. The result is exact because the same program computes from the same state, and each batch
-    has its own seed. The run is saved at two positions, because some state recovers by itself at one of them. Without
-    save=, the checkpoint is the state that state names, so a loop with other state does not resume. If several batches
-    form one step and the loop resumes within it, the accumulated gradients belong to the checkpoint. A loop that
-    restarts the step, or whose position is only in the data (state named data), is saved between steps.
+    The scaler is included. The result is exact because the same program computes from the same
+    state, and each batch has its own seed. The run is saved at two positions, because some state
+    recovers by itself at one of them. Without save=, the checkpoint is the state that state names,
+    so a loop with other state does not resume. If several batches form one step and the loop
+    resumes within it, the accumulated gradients belong to the checkpoint. A loop that restarts the
+    step, or whose position is only in the data (state named data), is saved between steps.
     """
     groups = iterations(make, batches)
     if len(groups) < 2:
@@ -57,7 +61,9 @@ def resume_is_exact(make: Make, batches: Sequence[Batch]) -> Broken | None:
 
 
 def _within(make: Make, groups: list[Sequence[Batch]]) -> Broken | None:
-    """Return a failure if a step saved before its last batch and loaded uses only some of its batches."""
+    """Return a failure if a step saved before its last batch and loaded uses only some of its
+    batches.
+    """
     place = next((index for index, group in enumerate(groups) if len(group) > 1), None)
     if place is None:
         return None
@@ -65,7 +71,10 @@ def _within(make: Make, groups: list[Sequence[Batch]]) -> Broken | None:
     run, other = (begin(make, SCALE, GROWTH_INTERVAL) for _ in range(2))
     if any(name.partition(".")[0] == DATA for name in run.states[0]):
         return None
-    with suppress(LoopError), blame_user_code("save or load"):  # raising here is correct
+    with (
+        suppress(LoopError),
+        blame_user_code("save or load"),
+    ):  # raising here is correct
         other.load(copy.deepcopy(advance(run, before).save()))
         other.see(first=True)
         # A loop whose position is not in the checkpoint restarts the step.
@@ -95,7 +104,9 @@ def _resumed(make: Make, before: list[Batch], after: list[Batch]) -> Broken | No
     if found := differences(_carried(run), _carried(other)):
         state = {} if run.loop.load else run.loop.state
         left_out = {key for key, value in state.items() if not run.loads(value)}
-        if lost := [each.name for each in found if each.name.partition(".")[0] in left_out]:
+        if lost := [
+            each.name for each in found if each.name.partition(".")[0] in left_out
+        ]:
             raise NotApplicableError(
                 f"pass Loop(save=..., load=...): {lost[0]} can be read but not loaded"
             )
@@ -110,11 +121,11 @@ def _continued(
     for step, batch in enumerate(after):
         for each in (run, other):
             advance(each, [batch])
-        found = differences(run.states[-1] | run.scalers[-1], other.states[-1] | other.scalers[-1])
+        found = differences(
+            run.states[-1] | run.scalers[-1], other.states[-1] | other.scalers[-1]
+        )
         if found:
-            where = (
-                f"after batch {batch.place}, resumed from a checkpoint of batch {before[-1].place}"
-            )
+            where = f"after batch {batch.place}, resumed from a checkpoint of batch {before[-1].place}"
             return Broken(where, len(before) + step, cause, found)
     return None
 

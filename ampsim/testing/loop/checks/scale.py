@@ -33,12 +33,16 @@ GROWS = (
 
 
 @check(issue="https://github.com/areal-project/AReaL/pull/1659")
-def gradients_do_not_depend_on_loss_scale(make: Make, batches: Sequence[Batch]) -> Broken | None:
-    """Parameters, optimizer state, other state, and logged values are equal at any loss scale, but for rounding.
+def gradients_do_not_depend_on_loss_scale(
+    make: Make, batches: Sequence[Batch]
+) -> Broken | None:
+    """Parameters, optimizer state, other state, and logged values are equal at any loss scale, but
+    for rounding.
 
-    In float32 they are equal bit for bit, because a product with a power of two changes only the exponent, as long as
-    no number overflows or becomes subnormal. Changes that differ by less than a twentieth may be the rounding of half
-    precision, or of a constant that the loop adds. A copy of the scale, as in logs, is not compared.
+    In float32 they are equal bit for bit, because a product with a power of two changes only the
+    exponent, as long as no number overflows or becomes subnormal. Changes that differ by less than
+    a twentieth may be the rounding of half precision, or of a constant that the loop adds. A copy
+    of the scale, as in logs, is not compared.
     """
     doubt = ""
     reference = play(make, batches, 1.0)
@@ -60,7 +64,11 @@ def gradients_do_not_depend_on_loss_scale(make: Make, batches: Sequence[Batch]) 
 
 def _apart(reference: Run, run: Run, step: int) -> list[Difference]:
     """Return what differs by more than rounding, and is no copy of the scale."""
-    before, left, right = reference.states[step], reference.states[step + 1], run.states[step + 1]
+    before, left, right = (
+        reference.states[step],
+        reference.states[step + 1],
+        run.states[step + 1],
+    )
     scales, trained = {*run.scales, run.scale}, {*run.parameters()}
     far = {each.name for each in beyond(SLIGHT, before, left, right)}
     return [
@@ -79,7 +87,9 @@ def _is_far(each: Difference) -> bool:
     return not bool((abs(right - left) <= SLIGHT * abs(left).max(initial=0.0)).all())
 
 
-def _broken(found: Sequence[Difference], scale: float, batch: Batch, step: int) -> Broken:
+def _broken(
+    found: Sequence[Difference], scale: float, batch: Batch, step: int
+) -> Broken:
     """Return the failure, with a cause by the power of the scale that one change is multiplied by."""
     powers = [power for each in found if (power := _power(each.factor(), scale))]
     # A run that begins at scale 1 differs only once the scale has grown.

@@ -26,9 +26,7 @@ STEPPED = (
     "gradients before the scaler checks them. Step every optimizer with scaler.step(optimizer)"
 )
 KEPT = "the scaler is not updated: update is not called, does not get the inf, or, in JAX, its result is discarded"
-POISONED = (
-    "it includes a non-finite loss and never recovers: exclude non-finite values before you average"
-)
+POISONED = "it includes a non-finite loss and never recovers: exclude non-finite values before you average"
 MIXED = (
     "the step was not skipped, or not as a whole: an inf or NaN is removed from the gradients, or only some gradients "
     "or backward passes are checked. Let scaler.step(optimizer) check all gradients after the last pass"
@@ -46,13 +44,14 @@ HIDDEN = (
 
 @check(issue="https://github.com/Lightning-AI/pytorch-lightning/issues/18828")
 def skipped_step_changes_nothing(make: Make, batches: Sequence[Batch]) -> Broken | None:
-    """A step with an inf or NaN in its gradients changes no state except the data position, and the scale falls.
-
-    The result of batches a, b, c with an overflow in b equals the result of a, c. The check seeds an inf in all
-    gradients. Then it seeds an inf, a -inf, and a NaN in one element of the first, the last, and a sampled gradient, in
-    a single backward pass of several, in the scaled loss, and in the data. The result is exact because each batch has
-    its own seed. State that a forward pass changes may change: see `Excuses`. The check does not test by how much the
+    """A step with an inf or NaN in its gradients changes no state except the data position, and the
     scale falls.
+
+    The result of batches a, b, c with an overflow in b equals the result of a, c. The check seeds
+    an inf in all gradients. Then it seeds an inf, a -inf, and a NaN in one element of the first,
+    the last, and a sampled gradient, in a single backward pass of several, in the scaled loss, and
+    in the data. The result is exact because each batch has its own seed. State that a forward pass
+    changes may change: see `Excuses`. The check does not test by how much the scale falls.
     """
     groups = iterations(make, batches)
     if len(groups) < 2:
@@ -69,7 +68,9 @@ def skipped_step_changes_nothing(make: Make, batches: Sequence[Batch]) -> Broken
 class Skip:
     """The skipped iteration: its result without a fault, and the effect of faults in it."""
 
-    def __init__(self, make: Make, groups: Sequence[Sequence[Batch]], place: int) -> None:
+    def __init__(
+        self, make: Make, groups: Sequence[Sequence[Batch]], place: int
+    ) -> None:
         self.make = make
         self.before, self.group = [*chain(*groups[:place])], [*groups[place]]
         self.after = [*chain(*groups[place + 1 :])]
@@ -90,7 +91,9 @@ class Skip:
         """Return what the iteration leaves on the data of the batches after it, or before."""
         others = [*self.after, *self.before, *self.group]
         pairs = zip(self.group, others, strict=False)
-        return advance(self._begin(), (Batch(b.place, o.data) for b, o in pairs)).states[-1]
+        return advance(
+            self._begin(), (Batch(b.place, o.data) for b, o in pairs)
+        ).states[-1]
 
     def _played(self, fault: Fault) -> tuple[Run, Planted]:
         run = self._begin()
@@ -104,7 +107,8 @@ class Skip:
         yield self.everywhere
         values = (math.nan, -math.inf, math.inf, -math.inf)
         yield from (
-            Fault(value, name) for name, value in zip(self._drawn(names), values, strict=False)
+            Fault(value, name)
+            for name, value in zip(self._drawn(names), values, strict=False)
         )
         if not names:  # no hook reaches a single gradient
             place = self.everywhere.place
@@ -120,16 +124,22 @@ class Skip:
         if not names:
             return []
         firsts = {self.owners.get(name, ""): name for name in reversed(names)}
-        drawn = random.Random(len(names)).choice(names)  # noqa: S311 - the same at each call
-        return [*dict.fromkeys((names[-1], names[0], *sorted(firsts.values()), drawn))][:PARAMETERS]
+        drawn = random.Random(len(names)).choice(names)  # noqa: S311
+        return [*dict.fromkeys((names[-1], names[0], *sorted(firsts.values()), drawn))][
+            :PARAMETERS
+        ]
 
     def alone(self, fault: Fault) -> Broken | None:
-        """Return a failure if the state after one fault is neither unchanged nor that of a finite step."""
+        """Return a failure if the state after one fault is neither unchanged nor that of a finite
+        step.
+        """
         run, _ = self._played(fault)
         found, _ = self.excuses.split(run.states[-1], (SCALE, run.scale))
         if found and self._is_whole_step(found):
             return None  # the fault was in a gradient that is cleared, or that no optimizer has
-        affected = self._affected(fault, found, has_finite_update=len({*run.verdicts[-1]}) > 1)
+        affected = self._affected(
+            fault, found, has_finite_update=len({*run.verdicts[-1]}) > 1
+        )
         if affected:
             return self._broken(fault, self._cause(affected), affected)
         if found and fault.name:
@@ -142,23 +152,36 @@ class Skip:
     def _is_whole_step(self, found: Sequence[Difference]) -> bool:
         """Return whether all is as after a finite step."""
         clean, names = self.excuses.clean, {each.name for each in found}
-        stepped = {e.name for e in moved(self.excuses.start, clean) if e.name in self.trained}
-        return stepped <= names and all(same(each.right, clean.get(each.name)) for each in found)
+        stepped = {
+            e.name for e in moved(self.excuses.start, clean) if e.name in self.trained
+        }
+        return stepped <= names and all(
+            same(each.right, clean.get(each.name)) for each in found
+        )
 
     def _affected(
         self, fault: Fault, found: list[Difference], *, has_finite_update: bool
     ) -> list[Difference]:
         """Leave out what another optimizer, or another update of the iteration, may rightly change."""
-        owner, is_shared = self.owners.get(fault.name, ""), len({*self.owners.values()}) > 1
+        owner, is_shared = (
+            self.owners.get(fault.name, ""),
+            len({*self.owners.values()}) > 1,
+        )
         if has_finite_update:
             return [each for each in found if each.is_poisoned]
-        if is_shared and fault.place == "loss":  # losses of another scaler are as they were
+        if (
+            is_shared and fault.place == "loss"
+        ):  # losses of another scaler are as they were
             clean = self.excuses.clean
             return [
-                e for e in found if e.name not in self.owners or not same(e.right, clean[e.name])
+                e
+                for e in found
+                if e.name not in self.owners or not same(e.right, clean[e.name])
             ]
         if is_shared and owner:  # others may step, as long as they stay finite
-            return [e for e in found if self.owners.get(e.name) == owner or e.is_poisoned]
+            return [
+                e for e in found if self.owners.get(e.name) == owner or e.is_poisoned
+            ]
         return found
 
     def _cause(self, found: Sequence[Difference]) -> str:
@@ -167,14 +190,18 @@ class Skip:
         return MIXED if any(each.name in self.trained for each in found) else COUNTED
 
     def _is_left_alone(self, fault: Fault) -> bool:
-        """Return whether the fault is in a parameter that no optimizer has, or that a finite step does not change."""
+        """Return whether the fault is in a parameter that no optimizer has, or that a finite step
+        does not change.
+        """
         changes = (each.name for each in moved(self.excuses.start, self.excuses.clean))
         return bool(fault.name) and (
             fault.name not in self.owners or self.trained.isdisjoint(changes)
         )
 
     def hidden(self) -> Broken | None:
-        """Compare the batches after a skip with those of a run without the skipped batch, at the same scale."""
+        """Compare the batches after a skip with those of a run without the skipped batch, at the
+        same scale.
+        """
         run, _ = self._played(self.everywhere)
         _, excused = self.excuses.split(run.states[-1], (SCALE, run.scale))
         passing = differences(self.excuses.start, run.states[-1])
@@ -182,7 +209,9 @@ class Skip:
         inputs += [each.name for each in passing if each.name.startswith(DATA)]
         keys = {name.partition(".")[0] for name in inputs}
         state = run.loop.state
-        if not self.after or not all(key in state and run.loads(state[key]) for key in keys):
+        if not self.after or not all(
+            key in state and run.loads(state[key]) for key in keys
+        ):
             return None  # the next batch is another one than without this one
         other = self._begin()
         other.hold(run.held(keys))
@@ -246,7 +275,9 @@ def in_a_row(make: Make, groups: Sequence[Sequence[Batch]]) -> Broken | None:
         if not planted.passes or not (planted.passes.keys() & run.owners().keys()):
             return None
         where = f"after batch {group[-1].place}, skip {number} in a row, with {Fault()}"
-        if found := [each for each in moved(start, run.states[-1]) if each.name in trained]:
+        if found := [
+            each for each in moved(start, run.states[-1]) if each.name in trained
+        ]:
             return Broken(where, step, STEPPED, found, fault=Fault())
         if run.scale >= scale:
             seen = f"the scale is {run.scale:g}, expected less than {scale:g}"

@@ -26,12 +26,15 @@ STATISTICS = r"(running|moving)_(mean|var)|batch_stats"  # of batch-norm, by nam
 
 
 @check(issue="https://github.com/karpathy/nanoGPT/issues/605")
-def micro_batches_equal_one_batch(make: Make, batches: Sequence[Batch]) -> Broken | None:
-    """Micro-batches skip, scale, and train like the whole batch, with an inf in any micro-batch or in none.
+def micro_batches_equal_one_batch(
+    make: Make, batches: Sequence[Batch]
+) -> Broken | None:
+    """Micro-batches skip, scale, and train like the whole batch, with an inf in any micro-batch or
+    in none.
 
-    Skips and scales must match exactly. Changes of state may differ by a tenth, as an optimizer can make much of the
-    rounding of a sum. With dropout or batch-norm, a batch in parts may have another result, so only skips and scales
-    are tested.
+    Skips and scales must match exactly. Changes of state may differ by a tenth, as an optimizer can
+    make much of the rounding of a sum. With dropout or batch-norm, a batch in parts may have
+    another result, so only skips and scales are tested.
     """
     if begin(make, SCALE).loop.split is None:
         raise NotApplicableError("pass Loop(split=...) to test micro-batching")
@@ -40,10 +43,16 @@ def micro_batches_equal_one_batch(make: Make, batches: Sequence[Batch]) -> Broke
         advance(whole, [batch])
         _advance_in_parts(split, batch)
         if broken := _compare(whole, split, step, batch):
-            why = _excuse(make, batches[: step + 1], whole) if broken.cause == DIVIDED else ""
+            why = (
+                _excuse(make, batches[: step + 1], whole)
+                if broken.cause == DIVIDED
+                else ""
+            )
             if not why:
                 return broken
-            doubt = f"tested only skips and scales, because {why}: {broken.differences[0]}"
+            doubt = (
+                f"tested only skips and scales, because {why}: {broken.differences[0]}"
+            )
             break
     for bad in range(PARTS):
         if broken := _with_inf(make, batches[-1], len(batches) - 1, bad):
@@ -59,7 +68,9 @@ def _advance_in_parts(run: Run, batch: Batch) -> Run:
 
 
 def _excuse(make: Make, batches: Sequence[Batch], whole: Run) -> str:
-    """Return why a batch in parts may have another result than the whole batch; "" for no known reason."""
+    """Return why a batch in parts may have another result than the whole batch; "" for no known
+    reason.
+    """
     changed = [each.name for each in differences(*whole.states[-2:])]
     if statistics := [name for name in changed if re.search(STATISTICS, name)]:
         return f"{statistics[0]} depends on the whole batch"
@@ -77,7 +88,9 @@ def _compare(whole: Run, split: Run, step: int, batch: Batch) -> Broken | None:
     if found := differences(whole.scalers[-1], split.scalers[-1]):
         return Broken(where, step, VERDICT, found)
     if not (differences(*whole.states[-2:]) or differences(*split.states[-2:])):
-        return None  # an accumulated batch that changes nothing: the difference is older
+        return (
+            None  # an accumulated batch that changes nothing: the difference is older
+        )
     found = beyond(CLOSE, whole.states[step], whole.states[-1], split.states[-1])
     return Broken(where, step, DIVIDED, found) if found else None
 
