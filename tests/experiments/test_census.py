@@ -1,6 +1,5 @@
 """What the census counts, and that its five reports hold."""
 
-import hashlib
 import importlib.util
 import json
 from pathlib import Path
@@ -10,15 +9,6 @@ import pytest
 from experiments import census, runner
 
 REPORTS = sorted((runner.DATA / "census_reports").glob("*.py"))
-LOOP = """\
-def train(model, loader, optimizer, scaler, scheduler, ema):
-    for batch in loader:
-        scaler.scale(model(batch)).backward()
-        scaler.step(optimizer)
-        scaler.update()
-        scheduler.step()
-    torch.save({"optimizer": optimizer.state_dict(), "scaler": scaler.state_dict()}, path)
-"""
 
 
 @pytest.mark.parametrize("path", REPORTS, ids=[path.stem for path in REPORTS])
@@ -36,47 +26,20 @@ def test_report_reproducer_fails(path: Path) -> None:
     assert path.with_suffix(".md").exists()
 
 
-def test_loop_features_and_findings_are_read() -> None:
-    (loop,) = census.loops_in(LOOP)
-    assert (loop["line"], loop["has"], loop["codes"]) == (
-        2,
-        ["schedule", "checkpoint"],
-        {"AMP101": [6]},
-    )
-    (gated,) = census.loops_in(
-        LOOP.replace("        scheduler", "        if not skipped: scheduler")
-    )
-    assert gated["codes"] == {}
-    (moved,) = census.loops_in("import torch\n" + LOOP)
-    assert moved["digest"] == loop["digest"] != gated["digest"]
-
-
-def test_folder_files_are_verified_and_read(
+def test_equal_loops_count_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "some+one").mkdir()
-    (tmp_path / "some+one" / "train.py").write_text(LOOP)
-    row = {
-        "repository": "some/one",
-        "commit": "0" * 40,
-        "path": "train.py",
-        "sha256": "0" * 64,
-        "kind": "script",
-        "loops": [],
-    }
+    late = {"digest": "a", "has": ["schedule"], "codes": {"AMP101": [6], "AMP000": [7]}}
+    left = {"digest": "b", "has": ["clip"], "codes": {"AMP000": [7]}}
+    files = [
+        {"repository": "some/one", "kind": "script", "loops": [late, left]},
+        {"repository": "some/copy", "kind": "script", "loops": [late]},
+        {"repository": "other/kind", "kind": "package", "loops": [{**left, "digest": "c"}]},
+    ]  # fmt: skip
     monkeypatch.setattr(census, "INPUT", tmp_path / "census.jsonl")
-    monkeypatch.setenv(census.FOLDER, str(tmp_path))
-    census.INPUT.write_text(json.dumps(row))
-    with pytest.raises(ValueError, match="sha256"):
-        census.files()
-    now = hashlib.sha256(LOOP.encode()).hexdigest()
-    (tmp_path / "index.jsonl").write_text(
-        json.dumps({**row, "sha256": now, "packaged": False})
-    )
-    census.write(tmp_path)
-    (read,) = census.files()
-    assert (read["sha256"], read["loops"][0]["codes"]) == (now, {"AMP101": [6]})
+    census.INPUT.write_text("".join(json.dumps(file) + "\n" for file in files))
     found = census.run(census.Config(), census.Arm("script"), 0, "cpu", lambda _: None)
-    assert (found["loops"], found["wrong"], found["of"]["schedule"]) == (
-        1, {"loops": 1, "repositories": ["some/one"]}, {"loops": 1, "wrong": 1},
-    )  # fmt: skip
+    assert found["loops"] == 2
+    assert found["wrong"] == {"loops": 1, "repositories": ["some/one"]}
+    assert found["of"]["schedule"] == {"loops": 1, "wrong": 1}
+    assert found["of"]["clip"] == {"loops": 1, "wrong": 0}
