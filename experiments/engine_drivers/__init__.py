@@ -44,6 +44,7 @@ ENGINES = {
     "megatron": Engine("megatron_core:train", "megatron-core", "megatron", CUDA),
     "slime": Engine("megatron_core:slime", "megatron-core", "megatron", f"{CUDA}; slime's calls are copied"),
     "deepspeed": Engine("deepspeed_zero:train", "deepspeed", "deepspeed", "the fp16 check of the CPU accelerator"),
+    "deepspeed-3": Engine("deepspeed_zero:stage3", "deepspeed", "deepspeed", "the fp16 check of the CPU accelerator"),
     "verl": Engine("verl_fsdp:train", "verl", "verl", VERL),
 }  # fmt: skip
 

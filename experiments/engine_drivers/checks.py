@@ -36,10 +36,15 @@ def overflow() -> Batch:
 
 
 def run(
-    train: Train, given: Sequence[Batch], scale: float = SCALES[1], clip: float = 0.0
+    train: Train,
+    given: Sequence[Batch],
+    scale: float = SCALES[1],
+    clip: float = 0.0,
+    **options: int,
 ) -> Result:
     with tempfile.TemporaryDirectory() as folder:
-        return train(Job(tuple(given), scale, clip, Path(folder), 0, len(given)))
+        place = Path(folder)
+        return train(Job(tuple(given), scale, clip, place, 0, len(given), **options))
 
 
 def flat(tensors: Sequence[Tensor]) -> Tensor:
@@ -90,6 +95,17 @@ def clipping_does_not_depend_on_loss_scale(train: Train) -> bool:
     return updates_agree(train, CLIP)
 
 
+def growing_scale_leaves_gradients_whole(train: Train) -> bool:
+    """Return whether steps in which the scale grows end where a constant scale ends."""
+    given = [shard(batch) for batch in batches(4)]
+    start = flat(run(float32, ()).parameters)
+    constant = run(train, given, SCALES[0])
+    growing = run(train, given, SCALES[0], interval=1)
+    moved = flat(constant.parameters) - start
+    apart = flat(growing.parameters) - flat(constant.parameters)
+    return growing.scale > constant.scale and bool(apart.norm() <= 0.02 * moved.norm())
+
+
 def skipped_step_changes_nothing(train: Train) -> bool:
     """Return whether an overflow leaves parameters and momenta as they were, and lowers the scale."""
     before, after = map(shard, batches(2))
@@ -134,7 +150,8 @@ def settled_scale(train: Train) -> float:
 CHECKS = (
     gradients_do_not_depend_on_loss_scale,
     clipping_does_not_depend_on_loss_scale,
+    growing_scale_leaves_gradients_whole,
     skipped_step_changes_nothing,
     resume_is_exact,
 )
-RANK_CHECKS = (*CHECKS[:3], ranks_agree)
+RANK_CHECKS = (*CHECKS[:4], ranks_agree)

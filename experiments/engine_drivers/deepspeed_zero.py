@@ -1,4 +1,4 @@
-"""DeepSpeed, ZeRO stage 1."""
+"""DeepSpeed, ZeRO stages 1 and 3."""
 
 import os
 
@@ -22,13 +22,17 @@ accelerator.supported_dtypes = lambda self: [
 ]
 
 
-def train(job: Job) -> Result:
+def stage3(job: Job) -> Result:
+    return train(job, stage=3)
+
+
+def train(job: Job, stage: int = 1) -> Result:
     model = tiny().half()
-    power = int(job.scale).bit_length() - 1
+    scale = {"initial_scale_power": int(job.scale).bit_length() - 1, "hysteresis": 1}
     config = {
         "train_micro_batch_size_per_gpu": 1,
-        "fp16": {"enabled": True, "initial_scale_power": power, "hysteresis": 1},
-        "zero_optimization": {"stage": 1},
+        "fp16": {"enabled": True, "loss_scale_window": job.interval, **scale},
+        "zero_optimization": {"stage": stage},
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
         "gradient_clipping": job.clip,

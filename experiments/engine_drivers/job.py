@@ -27,6 +27,7 @@ class Job:
     folder: Path
     start: int = 0
     stop: int = 0
+    interval: int = 2000  # finite steps after which the scale grows
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,9 @@ def loss_of(model: nn.Module, batch: Batch) -> Tensor:
 
 
 def scaler_for(job: Job) -> torch.amp.GradScaler:
-    return torch.amp.GradScaler("cpu", init_scale=job.scale)
+    return torch.amp.GradScaler(
+        "cpu", init_scale=job.scale, growth_interval=job.interval
+    )
 
 
 def half() -> torch.autocast:

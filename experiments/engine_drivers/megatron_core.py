@@ -62,7 +62,7 @@ def train(job: Job, prepare_first: bool = False) -> Result:
             sizes, DistributedDataParallelConfig(grad_reduce_in_fp32=True), inner
         )
         scaler = DynamicGradScaler(
-            job.scale, 1.0, 2.0, 0.5, growth_interval=2000, hysteresis=1
+            job.scale, 1.0, 2.0, 0.5, growth_interval=job.interval, hysteresis=1
         )
         wrapper = Float16OptimizerWithFloat16Params(
             optimizer, config, scaler, lambda *_: None

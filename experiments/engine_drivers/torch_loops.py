@@ -73,9 +73,8 @@ def mmengine(job: Job) -> Result:
     model = replicated(tiny())
     optimizer = sgd(model.parameters())
     clip = {"max_norm": job.clip} if job.clip else None
-    wrapper = amp.AmpOptimWrapper(
-        {"init_scale": job.scale}, optimizer=optimizer, clip_grad=clip
-    )
+    scale = {"init_scale": job.scale, "growth_interval": job.interval}
+    wrapper = amp.AmpOptimWrapper(scale, optimizer=optimizer, clip_grad=clip)
     path = job.folder / "checkpoint.pt"
     if job.start:
         saved = torch.load(path)

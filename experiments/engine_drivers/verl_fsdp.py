@@ -39,7 +39,7 @@ class TinyEngine(FSDPEngine):  # type: ignore[misc]
         self.optimizer = sgd(self.module.parameters())
         self.engine_config = FSDPEngineConfig(strategy="fsdp2", dtype="float16")
         self.optimizer_config = SimpleNamespace(clip_grad=job.clip or math.inf)
-        self.scaler = ShardedGradScaler("cpu", job.scale, growth_interval=400)
+        self.scaler = ShardedGradScaler("cpu", job.scale, growth_interval=job.interval)
         self.ulysses_device_mesh, self.ulysses_sequence_parallel_size = None, 1
         self._qat_enabled = False
         self.checkpoints = FSDPCheckpointManager(

@@ -82,7 +82,15 @@ def moves_in_skips(job: Job) -> Result:
     return ended
 
 
+def divides_by_the_grown_scale(job: Job) -> Result:
+    """Halve the gradient of each step in which the scale grows."""
+    half = 0.5 if job.interval == 1 else 1.0
+    batches = [(inputs, targets * half) for inputs, targets in job.batches]
+    return torch_loops.grad_scaler(dataclasses.replace(job, batches=tuple(batches)))
+
+
 def test_seeded_faults_fail() -> None:
+    assert not checks.growing_scale_leaves_gradients_whole(divides_by_the_grown_scale)
     assert not checks.gradients_do_not_depend_on_loss_scale(divided_twice)
     assert not checks.clipping_does_not_depend_on_loss_scale(divided_twice)
     assert not checks.skipped_step_changes_nothing(moves_in_skips)
@@ -139,15 +147,19 @@ def test_rank_checks_see_seeded_faults(tmp_path: Path) -> None:
     outcomes = [json.loads((tmp_path / str(rank)).read_text()) for rank in range(2)]
     one = checks.settled_scale(torch_loops.grad_scaler)
     for correct, alone, lossy in outcomes:
-        assert correct == [True, True, True, True, one]
+        assert correct == [True, True, True, True, True, one]
         assert alone[:2] == [False, False]  # each rank has its own gradients
-        assert not alone[3]
-        assert lossy == [True, True, True, True, one / 2]
-    assert not outcomes[0][1][2]  # the rank without the overflow steps
+        assert not alone[4]
+        assert lossy == [True, True, True, True, True, one / 2]
+    assert not outcomes[0][1][3]  # the rank without the overflow steps
 
 
 DEFECTS = {
     "deepspeed_stage0": ("deepspeed", "stage 0: moved by 0.005859375, expected 1.5"),
+    "deepspeed_growth": (
+        "deepspeed",
+        "stage 1: scale 16.0 -> 32.0, moved by 0.125, expected 0.25",
+    ),
     "fabric_resume": (
         "lightning",
         "scaler in the state: False; scale 32768.0 -> 65536.0",
