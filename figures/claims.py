@@ -323,6 +323,26 @@ def cuda_ranks(run: Result) -> Finding:
 
 
 @claim(
+    "engines.growth",
+    "engines",
+    "On one rank and on two, DeepSpeed's engine alone takes another gradient in the steps in which "
+    "the loss scale grows",
+)
+def growth_halves_gradients(run: Result) -> Finding:
+    check = "growing_scale_leaves_gradients_whole"
+    rows = [row for row in run.records if "checks" in row]
+    failed = {
+        (row["arm"], ranks)
+        for row in rows
+        for ranks in ("checks", "rank_checks")
+        if row[ranks][check] != "passed"
+    }
+    engines = sorted({arm for arm, _ in failed})
+    now = f"{len(rows)} setups; {', '.join(engines)} fail, in {len(failed)} of the two cells each"
+    return Finding(now, engines == ["deepspeed", "deepspeed-3"], len(failed) == 4)
+
+
+@claim(
     "loops.bugs",
     "loops",
     "Each bug from a public thread, seeded in a loop, fails the check that should catch it",

@@ -1,9 +1,9 @@
 """The state machine reproduces most public logs of CUDA runs that it follows.
 
-a, gray: the printed scales of a run against the step; blue: as far as the state machine can produce
-them; a cross marks a scale that it cannot. Gray alone: the log does not show enough steps, or the
-scaler is not modeled. b: the scale at which runs settle against the number of GPUs. A marker is a
-configuration, and a line joins those that differ in the number of GPUs alone.
+a, gray: the printed scales of a run against the step; blue: the state machine, where it is followed.
+b: the skipped steps of each log that prints every overflow, and how many T1 and T10 allow. c: the
+scale at which runs settle against the number of GPUs. A marker is a configuration, and a line joins
+those that differ in the number of GPUs alone.
 """
 
 from collections import defaultdict
@@ -18,16 +18,15 @@ from matplotlib.lines import Line2D
 
 from ampsim.core.json_lines import Record
 from figures import _style
-from figures.derived_numbers import settled_by_gpus
+from figures.derived_numbers import followed, settled_by_gpus
 from figures.results import Result
 
 DATA = ("cuda_runs",)
 SOURCE = "public logs of CUDA runs"  # only the state machine ran here
-COLUMNS = 4
+COLUMNS = 2
 PROGRAMS = {  # in the order of the panels: name and number of panels
-    "megatron": ("Megatron-LM", 2), "deepspeed": ("DeepSpeed", 4), "fairseq": ("fairseq", 4),
-    "arcface": ("GradScaler", 3), "swin": ("GradScaler", 2), "gnmt": ("MLPerf", 1),
-    "apex": ("apex", 1), "beit": ("epoch means", 3),
+    "megatron": ("Megatron-LM", 2), "deepspeed": ("DeepSpeed", 2), "fairseq": ("fairseq", 2),
+    "arcface": ("GradScaler", 1), "swin": ("GradScaler", 1),
 }  # fmt: skip
 NAMES = {  # of models, or of repositories whose logs do not name them
     "videomae": "VideoMAE", "eva_mim": "EVA", "swin_tiny": "Swin-T", "swinv2_tiny": "Swin-T",
@@ -37,20 +36,22 @@ NAMES = {  # of models, or of repositories whose logs do not name them
 }  # fmt: skip
 GRAY = "#C8C8C8"
 STAGES = {  # what DeepSpeed does with fp16 gradients, by ZeRO stage
-    0: ("o", _style.VERMILION, "sum, then divide"),
-    3: ("s", _style.BLUE, "divide, then sum"),
+    0: ("o", _style.VERMILION, "sum, divide"),
+    3: ("s", _style.BLUE, "divide, sum"),
 }
 
 
 def plot(run: Result) -> Figure:
-    figure = _style.new_figure(_style.TWO_COLUMNS, 5.2)
-    halves: Any = figure.subfigures(1, 2, width_ratios=(2.0, 1))
+    figure = _style.new_figure(_style.TWO_COLUMNS, 4.2)
+    halves: Any = figure.subfigures(1, 2, width_ratios=(0.85, 1.15))
     left, right = halves
     draw_trajectories(left, run)
-    axes = right.subplots()
-    draw_ranks(axes, run)
-    _style.label_panel(axes, "b", "Settled scale of OPT")
-    printed = Line2D([], [], color=GRAY, linewidth=2.4, label="printed by a CUDA run")
+    bound, ranks = right.subplots(1, 2)
+    draw_bound(bound, run)
+    _style.label_panel(bound, "b", "Skipped steps")
+    draw_ranks(ranks, run)
+    _style.label_panel(ranks, "c", "Settled scale")
+    printed = Line2D([], [], color=GRAY, linewidth=3, label="printed by a CUDA run")
     machine = Line2D([], [], color=_style.BLUE, linewidth=0.8, label="state machine")
     figure.legend(handles=[printed, machine], loc="outside lower left", ncols=2)
     return figure
@@ -93,7 +94,7 @@ def name_of(row: Mapping[str, Any]) -> str:
 def draw_trajectory(axes: Axes, row: Mapping[str, Any], points: Sequence[Any]) -> None:
     """Draw the scales of a run, and the state machine where it is followed."""
     steps, bits = zip(*points, strict=True)
-    axes.plot(steps, bits, color=GRAY, linewidth=2.4, drawstyle="steps-post")
+    axes.plot(steps, bits, color=GRAY, linewidth=3, drawstyle="steps-post")
     if "breaks" in row:
         axes.plot(steps, bits, color=_style.BLUE, linewidth=0.8, drawstyle="steps-post")
     low, high = floor(min(bits)), ceil(max(bits))
@@ -104,6 +105,26 @@ def draw_trajectory(axes: Axes, row: Mapping[str, Any], points: Sequence[Any]) -
     axes.set_xticks([0, steps[-1]], ["0", end])
     axes.get_xticklabels()[1].set_horizontalalignment("right")
     axes.tick_params(labelsize=7, pad=1)
+
+
+def draw_bound(axes: Axes, run: Result) -> None:
+    """Draw how many steps each log skips, and how many it may."""
+    rows = [row for row in followed(run) if "most" in row]
+    kinds = (
+        ("consistent", "o", _style.BLUE, [row for row in rows if not row["breaks"]]),
+        ("differs", "x", _style.VERMILION, [row for row in rows if row["breaks"]]),
+    )
+    ends = (0.8, 1.3 * max(row["most"] for row in rows))
+    axes.plot(ends, ends, color="0.4", linewidth=0.8, label="bound")
+    for label, marker, color, shown in kinds:
+        allowed, skipped = ([row[name] for row in shown] for name in ("most", "skips"))
+        style = {"marker": marker, "color": color, "markersize": 3, "alpha": 0.6}
+        axes.plot(allowed, skipped, linestyle="none", label=label, **style)
+    axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
+    for axis in (axes.xaxis, axes.yaxis):
+        _style.number_ticks(axis, [1, 10, 100])
+    axes.set(xlabel="skips that T1 and T10 allow", ylabel="skipped steps")
+    axes.legend(loc="upper left", handlelength=1.2, borderaxespad=0.2)
 
 
 def draw_ranks(axes: Axes, run: Result) -> None:
@@ -118,7 +139,12 @@ def draw_ranks(axes: Axes, run: Result) -> None:
         names[sizes[-1], settled[-1]].add(name)
     for place, models in names.items():
         text = ", ".join(sorted(models))
-        axes.annotate(text, place, (3, 3), textcoords="offset points", fontsize=7)
+        is_last = place[0] == max(size for size, level in names if level == place[1])
+        side: Any = {"ha": "left" if is_last else "right", "va": "bottom"}
+        offset = (3, 2) if is_last else (-2, -10)
+        axes.annotate(
+            text, place, offset, textcoords="offset points", fontsize=7, **side
+        )
     for zero, (marker, color, label) in STAGES.items():
         name = f"{label} (ZeRO-{zero})"
         axes.plot([], [], marker=marker, color=color, markersize=3.5, label=name)

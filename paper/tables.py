@@ -13,7 +13,7 @@ from ampsim.core.json_lines import Record
 from figures.results import Result
 from figures.tables import TABLES as GALLERY
 from paper import sources
-from paper.numbers import conformance, runs
+from paper.numbers import NUMBERS, conformance, runs
 from paper.values import Cell, Formula, Number, Table
 
 SOURCES = {  # of a check's requirement -> words of the table
@@ -55,6 +55,29 @@ def failing_scalers(run: Result) -> dict[str, str]:
         for check in conformance.promises(run)
         if check in scalers
     }
+
+
+def evidence() -> Table:
+    """Return what the paper looked at, how much of it could be tested, and the outcome."""
+
+    def count(name: str) -> str:
+        return str(NUMBERS[name].compute())
+
+    rows = (
+        ("recorded runs of scalers", "traces.count", "all", "traces.repeated", "repeated to the bit"),
+        ("public CUDA logs", "cuda.runs", "cuda.followed", "cuda.whole", "consistent"),
+        ("those that print overflows", "cuda.bound.logs", "all", "all", "within T1 or T10"),
+        ("logs that readers call sick", "sight.problems", "all", "sight.cleared", "called healthy"),
+        ("logs that they call healthy", "sight.healthy", "all", "sight.false", "called sick"),
+        ("scaler classes", "conformance.classes", "all", "conformance.gradient.classes", "give wrong gradients"),
+        ("setups of engines", "engines.count", "all", "engines.halved", "halve gradients"),
+        ("loops of packages", "loops.loops", "all", "loops.failed", "fail a check"),
+    )  # fmt: skip
+    cells = tuple(
+        tuple(count(cell) if cell in NUMBERS else cell for cell in row) for row in rows
+    )
+    head = ("evidence", "found", "tested", "", "outcome")
+    return Table(head, cells, "lrrrl")
 
 
 def gradients() -> Table:
@@ -133,6 +156,7 @@ def from_gallery(stem: str) -> Table:
 
 TABLES: dict[str, Callable[[], Table]] = {
     "broken": broken,
+    "evidence": evidence,
     "gradients": gradients,
     "log_power": partial(from_gallery, "log_power"),
     "settings": settings,

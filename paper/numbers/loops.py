@@ -15,6 +15,7 @@ from paper.values import Formula, Number
 loops = partial(Number, "loops")
 census = partial(Number, "census")
 threads = partial(Number, "threads")
+engines = partial(Number, "engines")
 
 MEASURED = (
     ROOT / "docs" / "lint" / "measured.jsonl"
@@ -54,6 +55,17 @@ def unreported(run: Result) -> int:
     """Return in how many cells a loop fails a check without a known public report."""
     cells = [cell for row in failed(run) for cell in failed_cells(row)]
     return sum("https://" not in cell["known"] for cell in cells)
+
+
+def run_engines(run: Result) -> list[Record]:
+    """Return the setups of engines that were run, and not only read."""
+    return [row for row in run.records if "checks" in row]
+
+
+def halved(run: Result) -> list[Record]:
+    """Return the setups that take another gradient where the loss scale grows."""
+    check = "growing_scale_leaves_gradients_whole"
+    return [row for row in run_engines(run) if row["checks"][check] != "passed"]
 
 
 def bugs(run: Result) -> list[Record]:
@@ -159,6 +171,8 @@ NUMBERS: dict[str, Number | Formula] = {
         lambda run: sum(len(failed_cells(row)) for row in failed(run)), "words"
     ),
     "loops.unreported": loops(unreported, "words"),
+    "engines.count": engines(lambda run: len(run_engines(run)), "d"),
+    "engines.halved": engines(lambda run: len(halved(run)), "words"),
     "census.loops": census(all_loops, "d"),
     "census.wrong": census(wrong_loops, "d"),
     "census.repositories": census(lambda run: repositories(run.records), "d"),

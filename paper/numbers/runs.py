@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 from functools import cache, partial
+from statistics import median
 
 from ampsim.core.json_lines import Record, read_objects
 from figures.derived_numbers import cuda_runs, followed
@@ -43,6 +44,11 @@ def rival_logs(run: Result, interval: str) -> int:
 def both(run: Result) -> int:
     """Return how many logs agree with the rule and contradict the control."""
     return sum(row["control"] > 0 and not row["breaks"] for row in followed(run))
+
+
+def bounded(run: Result) -> list[Record]:
+    """Return the consistent runs whose logs print each overflow and its step."""
+    return [row for row in followed(run) if "most" in row and not row["breaks"]]
 
 
 def most_gpus(run: Result) -> int:
@@ -109,6 +115,13 @@ NUMBERS: dict[str, Number | Formula] = {
         lambda run: sum(row["control"] > 0 for row in followed(run)), "d"
     ),
     "cuda.both": cuda(both, "d"),
+    "cuda.bound.logs": cuda(lambda run: len(bounded(run)), "d"),
+    "cuda.bound.repositories": cuda(
+        lambda run: len({row["repository"] for row in bounded(run)}), "d"
+    ),
+    "cuda.bound.median": cuda(
+        lambda run: median(row["skips"] / row["most"] for row in bounded(run)), "%0"
+    ),
     "cuda.held.followed": cuda(lambda run: len(followed(run, held_out=True)), "words"),
     "cuda.held.whole": cuda(lambda run: whole(followed(run, held_out=True)), "words"),
     "cuda.held.repositories": cuda(
