@@ -18,6 +18,7 @@ from mkdocs.structure.pages import Page
 from typer.cli import get_docs_for_click
 
 from ampsim.cli import app
+from ampsim.lint.engine import RULES
 
 ROOT = Path(__file__).parents[1]
 SHOWN = (
@@ -79,13 +80,12 @@ def on_page_markdown(
 
 
 def rules() -> str:
-    """Return a Markdown table of the lint rules, from their pages."""
-    rows = ["| code | name | severity | summary |", "|---|---|---|---|"]
-    for path in sorted((ROOT / "docs" / "lint").glob("AMP*.md")):
-        text = path.read_text("utf-8")
-        name = text.partition("\n")[0].partition(": ")[2]
-        (summary,) = re.findall(r"^Reports, as (\w+): (.*)", text, re.MULTILINE)
-        rows.append(f"| [{path.stem}]({path.name}) | {name} | {' | '.join(summary)} |")
+    """Return a Markdown table of the lint rules."""
+    rows = ["| code | name | severity | what it does |", "|---|---|---|---|"]
+    for code, rule in RULES.items():
+        rows.append(
+            f"| [{code}]({code}.md) | {rule.name} | {rule.severity} | {rule.what} |"
+        )
     return "\n\n## Rules\n\n" + "\n".join(rows) + "\n"
 
 

@@ -24,7 +24,7 @@ class Rule:
         message: the text of a finding.
         severity: error (the step is wrong, or raises), warning (a run differs from what it should
             be), or note (a difference without a known consequence, or a choice).
-        why, fix: why the code is a problem; what to do.
+        what, why, fix: what the rule checks for; why that is a problem; what to do.
         limits: what the rule does not see, or reports without need.
         wrong, right: a loop with the problem; the same loop without it.
         asks: takes a source, a trace, and an event and returns whether the event is a finding;
@@ -38,6 +38,7 @@ class Rule:
     name: str
     message: str
     severity: Literal["error", "warning", "note"]
+    what: str
     why: str
     fix: str
     limits: str
@@ -91,7 +92,8 @@ def _rule(code: str, text: Mapping[str, Any]) -> Rule:
         name: value for module in MODULES for name, value in vars(module).items()
     }
     asks = functions[text["name"].replace("-", "_")]
-    lines = {key: " ".join(text[key].split()) for key in ("why", "fix", "limits")}
+    prose = ("what", "why", "fix", "limits")
+    lines = {key: " ".join(text[key].split()) for key in prose}
     return Rule(code=code, asks=asks, **{**text, **lines})
 
 

@@ -84,18 +84,26 @@ def as_github(run: Run) -> str:
 PAGE = """\
 # {rule.code}: {rule.name}
 
+Severity: {rule.severity}
+
 ## What it does
 
-Reports, as {rule.severity}: {message}.
+{rule.what}
 
-## Why
+## Why is this bad?
 
-{rule.why}{check}{report}
+{rule.why}
 
 ## Example
 
 ```python
 {rule.wrong}```
+
+The finding:
+
+```text
+train.py:{finding.line}:{finding.column}: {rule.code} {rule.severity}: {finding.message}
+```
 
 ## Use instead
 
@@ -108,26 +116,24 @@ Reports, as {rule.severity}: {message}.
 
 {rule.limits}
 
-## Suppression
+## See also
 
-Add `# ampsim: ignore[{rule.code}]` at the end of the line, or list the rule in `ignore` of \
-`[tool.ampsim]` in pyproject.toml.
+- [Ignore or select rules](README.md#configuration)
 """
-CHECK = """
-
-Such a loop fails the check `{rule.check}` of [`ampsim.testing.check_loop`](../how-to/loop.md), \
-which runs the loop."""
-REPORT = "\n\nA public report: <{rule.thread}>"
+CHECK = """\
+- [`check_loop`](../how-to/loop.md) runs a loop. This loop fails the check `{rule.check}`.
+"""
+REPORT = "- A public report: <{rule.thread}>\n"
 
 
 def explained(rule: Rule) -> str:
     """Return the page of a rule, as Markdown."""
-    return PAGE.format(
-        rule=rule,
-        message=lint(rule.wrong, codes=[rule.code])[0].message,
-        check=CHECK.format(rule=rule) if rule.check else "",
-        report=REPORT.format(rule=rule) if rule.thread else "",
-    )
+    page = PAGE.format(rule=rule, finding=lint(rule.wrong, codes=[rule.code])[0])
+    if rule.check:
+        page += CHECK.format(rule=rule)
+    if rule.thread:
+        page += REPORT.format(rule=rule)
+    return page
 
 
 FORMATS = {"text": as_text, "json": as_json, "github": as_github}

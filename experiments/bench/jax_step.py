@@ -3,14 +3,13 @@
 A multilayer perceptron in fp16 with momentum: scaled loss, gradients, unscale, check, a step that a
 gradient which is not finite skips, scale updated. The arms differ in the loss scale alone: ours,
 flax's, jmp's, or a constant one with optax.apply_if_finite. The floor checks nothing. Of each step:
-its time, that of the smallest one, which is mostly dispatch, the time to trace and compile, and the
-number of instructions of the compiled program.
+its time, that of the smallest one, which is mostly dispatch, and the time to trace and compile.
 """
 
 import os
-import statistics
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import jax
@@ -22,8 +21,14 @@ from flax.training.dynamic_scale import DynamicScale
 
 from ampsim import Rule
 from ampsim.jax import LossScale, dynamic_loss_scale, scale_loss, select_tree
-from experiments.bench.report import SHARE, Row, require_same, run
-from experiments.bench.rounds import in_turn
+from experiments.bench.report import (
+    Arms,
+    Row,
+    measure_arms,
+    microseconds,
+    require_same,
+    run,
+)
 
 SIZES = ("1x4", "2x32", "24x32", "3x256")  # layers x width
 COMPILED = ("2x32", "24x32")
@@ -107,49 +112,37 @@ PAIRS = (  # theirs and ours
 )
 
 
-class Trial:
-    """Every arm on its own copy of the same parameters, its buffers donated."""
+@contextmanager
+def trial(size: str, *, compiling: bool = False) -> Iterator[Arms]:
+    """Yield a step of every arm, on its own copy of the same parameters, its buffers donated."""
+    layers, width = map(int, size.split("x"))
+    keys = jax.random.split(jax.random.key(0), layers)
+    weights = [np.asarray(jax.random.normal(key, (width, width))) for key in keys]
+    x = jax.random.normal(jax.random.key(1), (BATCH, width))
+    steps: dict[str, Callable[[Carry], Carry]] = {}
+    carry: dict[str, Carry] = {}
+    for arm, (step, optimizer) in ARMS.items():
+        params = [
+            {"w": jnp.array(w * width**-0.5), "b": jnp.zeros(width)} for w in weights
+        ]
+        carry[arm] = (first_scale(arm), params, optimizer.init(params))
+        steps[arm] = compiled(step, x)
 
-    def __init__(self, size: str) -> None:
-        layers, width = map(int, size.split("x"))
-        keys = jax.random.split(jax.random.key(0), layers)
-        weights = [np.asarray(jax.random.normal(key, (width, width))) for key in keys]
-        x = jax.random.normal(jax.random.key(1), (BATCH, width))
-        self.steps: dict[str, Callable[[Carry], Carry]] = {}
-        self.carry: dict[str, Carry] = {}
-        for arm, (step, optimizer) in ARMS.items():
-            params = [
-                {"w": jnp.array(w * width**-0.5), "b": jnp.zeros(width)}
-                for w in weights
-            ]
-            self.carry[arm] = (first_scale(arm), params, optimizer.init(params))
-            self.steps[arm] = compiled(step, x)
+    def work(arm: str) -> None:
+        carry[arm] = jax.block_until_ready(steps[arm](carry[arm]))  # type: ignore[no-untyped-call]
 
-    def compile(self, arm: str) -> float:
-        """Trace, compile, and run a step; return the milliseconds."""
-        jax.clear_caches()  # type: ignore[no-untyped-call]
-        return self.once(arm) / 1e3
+    def once(arm: str) -> float:
+        if compiling:
+            jax.clear_caches()  # type: ignore[no-untyped-call]
+        return microseconds(lambda: work(arm))
 
-    def instructions(self, arm: str) -> float:
-        """Return the number of instructions of a compiled step, those inside fusions included."""
-        program = self.steps[arm].lower(self.carry[arm]).compile()  # type: ignore[attr-defined]
-        return float(sum(" = " in line for line in program.as_text().splitlines()))
-
-    def once(self, arm: str) -> float:
-        """Make one step and return its microseconds."""
-        start = time.process_time()
-        self.carry[arm] = ready(self.steps[arm](self.carry[arm]))
-        return 1e6 * (time.process_time() - start)
-
-    def require_same(self) -> None:
-        """Raise where the parameters of an arm are not those of the floor: no step was skipped."""
-        floor = jax.tree.leaves(self.carry["floor"][1])
-        for arm, (_, params, _) in self.carry.items():
-            pairs = zip(jax.tree.leaves(params), floor, strict=True)
-            require_same(
-                f"parameters, {arm}",
-                all(np.allclose(a, b, 1e-3, 1e-6) for a, b in pairs),
-            )
+    yield {arm: partial(once, arm) for arm in ARMS}
+    # No step was skipped.
+    floor = jax.tree.leaves(carry["floor"][1])
+    for arm, (_, params, _) in carry.items():
+        pairs = zip(jax.tree.leaves(params), floor, strict=True)
+        same = all(np.allclose(a, b, 1e-3, 1e-6) for a, b in pairs)
+        require_same(f"parameters, {arm}", same)
 
 
 def compiled(step: Step, x: jax.Array) -> Callable[[Carry], Carry]:
@@ -169,60 +162,37 @@ def compiled(step: Step, x: jax.Array) -> Callable[[Carry], Carry]:
     return jax.jit(whole, donate_argnums=0)
 
 
-def ready(carry: Carry) -> Carry:
-    return jax.block_until_ready(carry)  # type: ignore[no-untyped-call,no-any-return]
-
-
 def measure(
-    sizes: Sequence[str] = SIZES, rounds: int = 200, trials: int = 5
+    sizes: Sequence[str] = SIZES,
+    compiled_sizes: Sequence[str] = COMPILED,
+    rounds: int = 200,
+    trials: int = 5,
 ) -> list[Row]:
     """Time every arm at every size."""
-    rows = [row for size in sizes for row in measure_time(size, rounds, trials)]
-    return rows + [
-        row for size in COMPILED for row in measure_compilation(size, trials)
-    ]
+    rows = []
+    for size in sizes:
+        times = measure_arms(partial(trial, size), rounds, trials, warm_up=10)
+        rows += compared(size, times)
+    for size in compiled_sizes:
+        made = partial(trial, size, compiling=True)
+        times = measure_arms(made, 1, trials, warm_up=1)
+        rows += compared(f"{size}, compilation", times)
+    return rows
 
 
-def measure_time(size: str, rounds: int, trials: int) -> list[Row]:
-    """Time the steps of one size."""
-    times: dict[str, list[float]] = {arm: [] for arm in ARMS}
-    for _ in range(trials):
-        trial = Trial(size)
-        for arm, each in in_turn([*ARMS], trial.once, rounds, 10).items():
-            times[arm].append(statistics.median(each))
-        trial.require_same()
-    return compared(size, "us", times)
-
-
-def measure_compilation(size: str, trials: int) -> list[Row]:
-    """Count the instructions of the steps of one size, and time their compilation."""
-    trial = Trial(size)
-    milliseconds = in_turn([*ARMS], trial.compile, trials, 1)
-    counted = [arm for arm in ARMS if arm != "jmp"]  # its class cannot be lowered
-    counts = {arm: [trial.instructions(arm)] for arm in counted}
-    compilation = compared(f"{size}, compilation", "ms", milliseconds)
-    return compilation + compared(f"{size}, program", "instructions", counts)
-
-
-def compared(work: str, unit: str, figures: Mapping[str, list[float]]) -> list[Row]:
-    """Return one row per pair, with the goal of no more than theirs, or no goal for the floor."""
+def compared(work: str, times: dict[str, list[float]]) -> list[Row]:
+    """Return one row per pair; only for the floor there is no goal."""
     return [
         Row(
-            f"{work}, {us}",
-            them,
-            unit,
-            figures[us],
-            figures[them],
-            SHARE,
-            goal_of(them),
+            f"{work}, {ours}",
+            theirs,
+            "us",
+            times[ours],
+            times[theirs],
+            None if theirs == "floor" else 1.0,
         )
-        for them, us in PAIRS
-        if them in figures
+        for theirs, ours in PAIRS
     ]
-
-
-def goal_of(them: str) -> float | None:
-    return None if them == "floor" else 1.0
 
 
 def one_thread() -> None:

@@ -5,31 +5,30 @@ traces of a million steps, whose logarithm walks: with noise at each step, or wi
 spikes. The growth interval is near 2000. The floor is one read of the trace.
 """
 
-import statistics
-import time
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 import numba
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 
 from ampsim import Rule, replay_thresholds
 from ampsim.core.replay.thresholds import index_thresholds
-from experiments.bench.report import SHARE, SPEEDUP, Row, require_same, run
-from experiments.bench.rounds import in_turn
+from experiments.bench.report import (
+    Arms,
+    Row,
+    measure_arms,
+    microseconds,
+    require_same,
+    run,
+)
 
 STEPS = 1_000_000
-RULES = 16  # a trial; the processor would learn the branches of one alone by heart
-Trace = npt.NDArray[np.float32]
-
-
-def measure(steps: int = STEPS, rounds: int = 15, trials: int = 5) -> list[Row]:
-    """Time every trace."""
-    rng = np.random.default_rng(0)
-    traces = {name: trace(name, steps, rng) for name in ("walk", "spikes")}
-    compared = (compare(name, traces[name], rounds, trials) for name in traces)
-    return [row for rows in compared for row in rows]
+# Of a trial: the processor would learn the branches of one alone by heart.
+RULES = [Rule(2.0 ** (12 + i % 8), growth_interval=1992 + i) for i in range(16)]
+Trace = NDArray[np.float32]
 
 
 def trace(name: str, steps: int, rng: np.random.Generator) -> Trace:
@@ -44,108 +43,88 @@ def trace(name: str, steps: int, rng: np.random.Generator) -> Trace:
     return thresholds
 
 
-class Made(NamedTuple):
-    """Room for what a fold writes."""
-
-    skipped: npt.NDArray[np.int64]  # steps
-    steps: npt.NDArray[np.int64]  # at which the scale changes
-    scales: npt.NDArray[np.float64]  # to
-
-
 def fold(
     thresholds: Trace,
     start: float,
-    growth: float,
-    backoff: float,
     interval: int,
-    made: Made,
+    skipped: Any,
+    steps: Any,
+    scales: Any,
 ) -> tuple[int, int]:
-    """Make every step; return how many were skipped and how often the scale changed.
+    """Make every step with factors of 2 and 1/2, and write the skipped steps and the new scales.
 
-    The scale is held in float32, as in the trace. The loop keeps the step at which the growth is
-    due: with a streak it takes 1.2 times as long.
+    The loop keeps the step at which the growth is due: with a streak it takes 1.2 times as long.
+
+    Returns:
+        The number of skips, and how often the scale changed.
     """
     held: Any = np.float32(start)
     due, skips, changes = interval, 0, 0
-    for step in range(
-        np.uint64(len(thresholds))
-    ):  # unsigned: no test for an index from the end
+    # Unsigned: no test for an index from the end.
+    for step in range(np.uint64(len(thresholds))):
         overflow = held > thresholds[step]
         if overflow or np.int64(step) + 1 == due:
             due = int(np.int64(step)) + 1 + interval
-            factor = backoff if overflow else growth
             if overflow:
-                made.skipped[skips] = step
+                skipped[skips] = step
                 skips += 1
-            moved = np.float32(np.float64(held) * factor)
+            moved = held * np.float32(0.5 if overflow else 2.0)
             if moved < np.inf:
                 held = moved
-                made.steps[changes], made.scales[changes] = step, held
+                steps[changes], scales[changes] = step, held
                 changes += 1
     return skips, changes
 
 
-class Fold:
-    """The fold, compiled, with room for its results."""
+@contextmanager
+def trial(thresholds: Trace) -> Iterator[Arms]:
+    """Compile the fold anew, as its time depends on where it lies, and yield the arms."""
+    compiled: Any = numba.njit(fold)
+    n, index = len(thresholds), index_thresholds(thresholds)
+    made = (np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n))
 
-    def __init__(self, thresholds: Trace) -> None:
-        n = len(thresholds)
-        self.thresholds, self.compiled = thresholds, cast("Any", numba.njit(fold))
-        self.made = Made(np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n))
-
-    def __call__(self, rule: Rule) -> tuple[int, int]:
-        factors = (rule.init_scale, rule.growth_factor, rule.backoff_factor)
-        done = self.compiled(self.thresholds, *factors, rule.growth_interval, self.made)
-        return cast("tuple[int, int]", done)
-
-    def require_same(self, rule: Rule) -> None:
-        """Raise where the replay has other skips or other scales than the fold."""
-        done, (skips, changes) = replay_thresholds(rule, self.thresholds), self(rule)
-        pairs = (
-            (done.skipped, self.made.skipped[:skips]),
-            (done.scale_changes["step"], self.made.steps[:changes]),
-            (done.scale_changes["scale"], self.made.scales[:changes]),
+    def folded(rule: Rule) -> tuple[int, int]:
+        done: tuple[int, int] = compiled(
+            thresholds, rule.init_scale, rule.growth_interval, *made
         )
-        require_same(f"replay of {rule}", all(np.array_equal(a, b) for a, b in pairs))
+        return done
 
-
-def compare(name: str, thresholds: Trace, rounds: int, trials: int) -> list[Row]:
-    """Return the rows of one trace."""
-    found = [one_trial(thresholds, rounds) for _ in range(trials)]
-    times = {way: [trial[way] for trial in found] for way in found[0]}
-    replay, indexed = f"{name}, replay", f"{name}, index and replay"
-    return [
-        Row(
-            replay, "compiled fold", "us", times["replay"], times["fold"], SPEEDUP, 8.0
-        ),
-        Row(indexed, "compiled fold", "us", times["indexed"], times["fold"], SPEEDUP),
-        Row(indexed, "floor", "us", times["indexed"], times["floor"], SHARE),
-    ]
-
-
-def one_trial(thresholds: Trace, rounds: int) -> dict[str, float]:
-    """Return the median of each way, with a fold compiled anew: where it lies changes its time."""
-    starts = [2.0 ** (12 + i % 8) for i in range(RULES)]
-    rules = [Rule(start, growth_interval=1992 + i) for i, start in enumerate(starts)]
-    index, stepwise = index_thresholds(thresholds), Fold(thresholds)
-    for rule in rules:
-        stepwise.require_same(rule)
     ways: dict[str, Callable[[Rule], object]] = {
-        "fold": stepwise,
+        "compiled fold": folded,
         "replay": lambda rule: replay_thresholds(rule, index),
-        "indexed": lambda rule: replay_thresholds(rule, thresholds),
+        "index and replay": lambda rule: replay_thresholds(rule, thresholds),
         "floor": lambda rule: thresholds.min(),
     }
-    found = in_turn([*ways], lambda way: timed(ways[way], rules), rounds)
-    return {way: statistics.median(times) for way, times in found.items()}
+
+    def once(way: Callable[[Rule], object]) -> float:
+        return microseconds(lambda: [way(rule) for rule in RULES]) / len(RULES)
+
+    yield {name: partial(once, way) for name, way in ways.items()}
+    for rule in RULES:
+        done, (skips, changes) = replay_thresholds(rule, index), folded(rule)
+        found = done.scale_changes
+        same = (
+            np.array_equal(done.skipped, made[0][:skips]),
+            np.array_equal(found["step"], made[1][:changes]),
+            np.array_equal(found["scale"], made[2][:changes]),
+        )
+        require_same(f"replay of {rule}", all(same))
 
 
-def timed(way: Callable[[Rule], object], rules: Sequence[Rule]) -> float:
-    """Return the microseconds per rule."""
-    start = time.thread_time()
-    for rule in rules:
-        way(rule)
-    return 1e6 * (time.thread_time() - start) / len(rules)
+def measure(steps: int = STEPS, rounds: int = 15, trials: int = 5) -> list[Row]:
+    """Time every trace."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for name in ("walk", "spikes"):
+        times = measure_arms(partial(trial, trace(name, steps, rng)), rounds, trials)
+        for ours, theirs, goal in (
+            ("replay", "compiled fold", 8.0),
+            ("index and replay", "compiled fold", None),
+            ("index and replay", "floor", None),
+        ):
+            work = f"{name}, {ours}"
+            rows.append(Row(work, theirs, "us", times[ours], times[theirs], goal))
+    return rows
 
 
 if __name__ == "__main__":

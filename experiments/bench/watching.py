@@ -7,119 +7,95 @@ the host.
 """
 
 import os
-import statistics
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 
 import torch
 import wandb
 from torch.nn.functional import cross_entropy
 
-from ampsim.probe import GradientRecord as Probed
-from ampsim.probe import Probe
+from ampsim.probe import GradientRecord, Probe
 from ampsim.runs import watch
-from experiments.bench.report import SHARE, SPEEDUP, Row, require_same, run
-from experiments.bench.rounds import in_turn
+from experiments.bench.report import (
+    Arms,
+    Row,
+    measure_arms,
+    microseconds,
+    require_same,
+    run,
+)
 from experiments.models.gpt import BYTES, GPT, Size
 from experiments.training import fp16, text_data
 
-ARMS = ("bare", "probe", "watch", "wandb", "floor")
+ARMS = ("bare", "probe", "watch", "wandb.watch", "floor")
 SIZES = ("2x64", "12x32", "2x256")  # layers x width
 BATCH, CONTEXT, HEADS, BINS = 8, 32, 4, 64
 
 
-class Trial:
-    """The same model once an arm, and what watches it."""
-
-    def __init__(self, size: str, tracker: wandb.Run) -> None:
-        depth, width = map(int, size.split("x"))
-        self.text, self.tracker = text_data.load("cpu"), tracker
-        self.models, self.optimizers, self.draws = {}, {}, {}
-        for arm in ARMS:
-            self.draws[arm] = fp16.prepare(0)
-            self.models[arm] = GPT(Size(BYTES, CONTEXT, depth, HEADS, width))
-            params = self.models[arm].parameters()
-            self.optimizers[arm] = torch.optim.AdamW(params, lr=1e-4, fused=True)
-        self.probe, self.rows = Probe(self.models["probe"]), list[Probed]()
-        self.file = f"{tracker.dir}/watch.jsonl"
-        tracker.watch(self.models["wandb"], log="gradients", log_freq=1)
-
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Attach what looks at gradients by hooks."""
-        model, optimizer = self.models["watch"], self.optimizers["watch"]
-        with ExitStack() as opened:
-            opened.enter_context(self.probe)
-            opened.enter_context(watch(model, optimizer, to=self.file, sample_every=1))
-            yield
-
-    def once(self, arm: str) -> float:
-        """Make one step; return its microseconds after the forward pass, which no arm changes."""
-        model, optimizer = self.models[arm], self.optimizers[arm]
-        x, y = text_data.draw(self.text.train, BATCH, CONTEXT, self.draws[arm])
-        loss = cross_entropy(model(x).flatten(0, 1), y.flatten())
-        start = time.process_time()
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        self.after(arm)
-        return 1e6 * (time.process_time() - start)
-
-    def after(self, arm: str) -> None:
-        """Do what comes after the optimizer's step, beside what hooks have done before."""
-        if arm == "probe":
-            self.probe.step()
-            self.rows = self.probe.drain()
-        elif arm == "wandb":
-            self.tracker.log({"watched": 1})
-        elif arm == "floor":
-            grads = [
-                p.grad for p in self.models[arm].parameters() if p.grad is not None
-            ]
-            _ = [grad.histc(bins=BINS).cpu() for grad in grads]
-
-    def require_same(self) -> None:
-        """Raise where watching has changed the training, or the probe has missed a gradient."""
-        bare = [*self.models["bare"].parameters()]
-        for arm in ARMS:
-            same = all(map(torch.equal, bare, self.models[arm].parameters()))
-            require_same(f"parameters, {arm}", same)
-        counted = sum(row.histogram.size for row in self.rows)
-        require_same("elements counted", counted == sum(p.numel() for p in bare))
+def histograms(model: GPT) -> None:
+    """Count every gradient, and send the counts to the host."""
+    for param in model.parameters():
+        if param.grad is not None:
+            param.grad.histc(bins=BINS).cpu()
 
 
-def measure(
-    sizes: Sequence[str] = SIZES, rounds: int = 12, trials: int = 5
-) -> list[Row]:
-    """Time every model."""
-    torch.set_num_threads(1)
-    return [row for size in sizes for row in rows(size, rounds, trials)]
+@contextmanager
+def trial(size: str) -> Iterator[Arms]:
+    """Make the same model once an arm, and yield a training step of each."""
+    depth, width = map(int, size.split("x"))
+    text, counted = text_data.load("cpu"), list[GradientRecord]()
+    models, optimizers, draws = {}, {}, {}
+    for arm in ARMS:
+        draws[arm] = fp16.prepare(0)
+        models[arm] = GPT(Size(BYTES, CONTEXT, depth, HEADS, width))
+        params = models[arm].parameters()
+        optimizers[arm] = torch.optim.AdamW(params, lr=1e-4, fused=True)
 
+    def once(arm: str, after: Callable[[], object]) -> float:
+        """Make one step; return its time after the forward pass, which no arm changes."""
+        x, y = text_data.draw(text.train, BATCH, CONTEXT, draws[arm])
+        loss = cross_entropy(models[arm](x).flatten(0, 1), y.flatten())
 
-def rows(size: str, rounds: int, trials: int) -> list[Row]:
-    """Return what is compared on one model."""
-    added: dict[str, list[float]] = {arm: [] for arm in ARMS}
-    for _ in range(trials):
-        with offline() as tracker:
-            trial = Trial(size, tracker)
-            with trial.watching():
-                times = in_turn(ARMS, trial.once, rounds)
-            trial.require_same()
-        for arm in ARMS:
-            pairs = zip(times[arm], times["bare"], strict=True)
-            added[arm].append(
-                statistics.median(watched - bare for watched, bare in pairs)
-            )
-    found = []
-    for arm in ("probe", "watch"):
-        row = Row(
-            f"GPT {size}, {arm}", "floor", "us added", added[arm], added["floor"], SHARE
-        )
-        peer = row._replace(against="wandb.watch", theirs=added["wandb"])
-        found += [peer._replace(figure=SPEEDUP, goal=10.0), row]
-    return found
+        def work() -> None:
+            optimizers[arm].zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizers[arm].step()
+            after()
+
+        return microseconds(work)
+
+    def drain() -> None:
+        probe.step()
+        counted[:] = probe.drain()
+
+    with (
+        offline() as tracker,
+        Probe(models["probe"]) as probe,
+        watch(
+            models["watch"],
+            optimizers["watch"],
+            to=f"{tracker.dir}/watch.jsonl",
+            sample_every=1,
+        ),
+    ):
+        tracker.watch(models["wandb.watch"], log="gradients", log_freq=1)
+        ways: dict[str, Callable[[], object]] = {
+            "bare": lambda: None,
+            "probe": drain,
+            "watch": lambda: None,  # by hooks, as wandb
+            "wandb.watch": lambda: tracker.log({"watched": 1}),
+            "floor": lambda: histograms(models["floor"]),
+        }
+        yield {arm: partial(once, arm, ways[arm]) for arm in ARMS}
+    bare = [*models["bare"].parameters()]
+    for arm in ARMS:
+        same = all(map(torch.equal, bare, models[arm].parameters()))
+        require_same(f"parameters, {arm}", same)
+    elements = sum(param.numel() for param in bare)
+    counts = sum(row.histogram.size for row in counted)
+    require_same("elements counted", counts == elements)
 
 
 @contextmanager
@@ -141,6 +117,21 @@ def offline() -> Iterator[wandb.Run]:
             wandb.teardown()  # ends its process, which writes until then
             os.environ.clear()
             os.environ |= before
+
+
+def measure(
+    sizes: Sequence[str] = SIZES, rounds: int = 12, trials: int = 5
+) -> list[Row]:
+    """Time every model."""
+    torch.set_num_threads(1)
+    rows = []
+    for size in sizes:
+        times = measure_arms(partial(trial, size), rounds, trials, above="bare")
+        for arm in ("probe", "watch"):
+            for theirs, goal in (("wandb.watch", 10.0), ("floor", None)):
+                pair = times[arm], times[theirs]
+                rows.append(Row(f"GPT {size}, {arm}", theirs, "us added", *pair, goal))
+    return rows
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ from ampsim.runs.record import data_file
 from experiments.runner import device, pool, settings
 from experiments.runner.execute import Options, Outcome, Run, UnitsFailedError, execute
 from experiments.runner.experiment import Config, Experiment, UsageError
-from experiments.runner.progress import Bar
 
 KEPT = "finished units are kept; run the same command to continue"
 STYLE = (tyro.conf.FlagCreatePairsOff,)
@@ -32,7 +31,7 @@ def main(stem: str, argv: Sequence[str] | None = None) -> int:
 
     def command() -> int:
         with pool.Workers() as workers:
-            return attempt(stem, given, workers, Bar(), show=True).status
+            return attempt(stem, given, workers, show=True).status
 
     return run_command(stem, command)
 
@@ -41,7 +40,6 @@ def attempt(
     stem: str,
     argv: Sequence[str],
     workers: pool.Workers,
-    bar: Bar,
     *,
     show: bool = False,
 ) -> Outcome:
@@ -51,7 +49,7 @@ def attempt(
             run = parse(stem, argv)
             if run.options.check_figure:
                 return check_figures(run)
-            outcome = execute(run, workers, bar)
+            outcome = execute(run, workers)
     except (
         UsageError,
         BusyError,

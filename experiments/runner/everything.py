@@ -3,18 +3,20 @@
 Worker processes are reused across experiments, except by those that measure time.
 """
 
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import tyro
 from rich.console import Console
 from rich.table import Table
 
-from experiments.runner.cli import STYLE, attempt, data_path, refuse
-from experiments.runner.execute import Options, Outcome, seconds_of
+from ampsim.core.files import DamagedFileError
+from ampsim.runs.record import data_file
+from experiments.runner import device
+from experiments.runner.cli import STYLE, attempt, refuse
+from experiments.runner.execute import Options, Outcome
 from experiments.runner.experiment import INSTALL, Experiment, UsageError, stems
 from experiments.runner.pool import Workers
-from experiments.runner.progress import Bar, duration
+from experiments.runner.progress import duration
 
 
 def main(argv: Sequence[str], named: Sequence[str] = ()) -> int:
@@ -25,32 +27,37 @@ def main(argv: Sequence[str], named: Sequence[str] = ()) -> int:
         options = tyro.cli(
             Options, args=list(argv), prog="python -m experiments all", config=STYLE
         )
-        reasons = {
-            stem: why_not(Experiment(stem), options.device) for stem in named or stems()
-        }
-        expected = {
-            stem: seconds(Experiment(stem), options)
-            for stem in reasons
-            if not reasons[stem]
-        }
+        chosen = [Experiment(stem) for stem in named or stems()]
+        reasons = {one.stem: why_not(one, options.device) for one in chosen}
+        chosen = [one for one in chosen if not reasons[one.stem]]
+        slug = device.slug(options.device)
+        expected = sum(seconds(one, slug, options) for one in chosen)
     except UsageError as error:
         return refuse("experiments", error)
-    print(announcement(reasons, expected, options.processes))
-    table = Table("experiment", "data", "seconds")
-    table.columns[2].justify = "right"
+    print(
+        f"{len(chosen)} experiments, {options.processes} worker processes. What is not up to date "
+        f"takes {duration(expected)} of CPU time according to the committed data. Ctrl-C keeps "
+        "finished units."
+    )
+    for stem, reason in reasons.items():
+        if reason:
+            print(f"skipped: {stem}: {reason}")
     ended: dict[str, Outcome] = {}
-    bar = Bar(expected)
     with Workers() as workers:
-        for stem in expected:
-            start = time.monotonic()
-            ended[stem] = run_one(Experiment(stem), argv, workers, bar)
-            table.add_row(stem, ended[stem].text, f"{time.monotonic() - start:.0f}")
-            if ended[stem].status and not named:
+        for one in chosen:
+            ended[one.stem] = run_one(one, argv, workers)
+            if ended[one.stem].status and not named:
                 break
+    table = Table("experiment", "data", "CPU seconds")
+    table.columns[2].justify = "right"
+    for stem, outcome in ended.items():
+        table.add_row(stem, outcome.text, f"{outcome.seconds:.0f}")
     Console(width=max(120, Console().width), highlight=False).print(table, markup=False)
+    total = sum(outcome.seconds for outcome in ended.values())
     written = [stem for stem, outcome in ended.items() if outcome.written]
     print(
-        f"{len(ended) - len(written)} data files unchanged; written: {', '.join(written) or 'none'}"
+        f"{duration(total)} of CPU time; {len(ended) - len(written)} data files unchanged; "
+        f"written: {', '.join(written) or 'none'}"
     )
     return max((outcome.status for outcome in ended.values()), default=0)
 
@@ -63,38 +70,32 @@ def why_not(experiment: Experiment, name: str) -> str:
     return f"requires {' and '.join(missing)}: {INSTALL}" if missing else ""
 
 
-def seconds(experiment: Experiment, options: Options) -> float | None:
-    """Return the seconds that an experiment takes: 0 if its data is reused, None if unknown."""
-    if options.smoke:
-        return None
-    if not options.force and data_path(experiment, options).exists():
+def seconds(experiment: Experiment, slug: str, options: Options) -> float:
+    """Return the CPU seconds that an experiment takes, from the provenance of committed data; 0 if
+    its data is reused, or if there is none.
+
+    Units of an experiment are taken to be of equal cost.
+    """
+    committed, here = experiment.data(slug), experiment.data_here(slug)
+    path = here if options.reproduce else committed
+    if options.smoke or (path.exists() and not options.force):
         return 0.0
-    return seconds_of(experiment, options)
+    try:
+        origin, rows = data_file.read(committed)
+    except (FileNotFoundError, DamagedFileError):
+        return 0.0
+    computed = len(rows)
+    if options.reproduce:
+        computed = sum(
+            experiment.is_recomputed(row["arm"], row["seed"], origin["seeds"])
+            for row in rows
+        )
+    return float(origin["unit_seconds"]) * computed / len(rows)
 
 
-def announcement(
-    reasons: Mapping[str, str], expected: Mapping[str, float | None], processes: int
-) -> str:
-    """Return which experiments run, which are skipped, and the expected time."""
-    reused = sum(taken == 0 for taken in expected.values())
-    unknown = [stem for stem, taken in expected.items() if taken is None]
-    time = duration(sum(taken or 0.0 for taken in expected.values()))
-    lines = [
-        f"{len(expected)} experiments ({reused} up to date), {processes} worker processes. Expected time, from the "
-        f"committed data: {time}. Ctrl-C keeps finished units."
-    ]
-    lines += [f"time unknown: {', '.join(unknown)}"] if unknown else []
-    skipped = (
-        f"skipped: {stem}: {reason}" for stem, reason in reasons.items() if reason
-    )
-    return "\n".join([*lines, *skipped])
-
-
-def run_one(
-    experiment: Experiment, argv: Sequence[str], workers: Workers, bar: Bar
-) -> Outcome:
+def run_one(experiment: Experiment, argv: Sequence[str], workers: Workers) -> Outcome:
     """Run one experiment; in new workers, with the kernels of this processor, if it measures time."""
     if experiment.repeats:
-        return attempt(experiment.stem, argv, workers, bar)
+        return attempt(experiment.stem, argv, workers)
     with Workers() as new:
-        return attempt(experiment.stem, argv, new, bar)
+        return attempt(experiment.stem, argv, new)

@@ -17,7 +17,7 @@ import ast
 import dataclasses
 import importlib
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -138,6 +138,10 @@ class Experiment:
         """The arms that a reproduction computes, with the first seed; empty: all units."""
         arms: tuple[str, ...] = ()
         return self.constant("RECOMPUTED", arms)
+
+    def is_recomputed(self, arm: str, seed: int, seeds: Sequence[int]) -> bool:
+        """Return whether a reproduction computes the unit of an arm and a seed."""
+        return not self.recomputed or (arm in self.recomputed and seed == seeds[0])
 
     @property
     def missing_packages(self) -> list[str]:

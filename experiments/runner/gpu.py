@@ -15,7 +15,6 @@ from pathlib import Path
 from experiments.runner import device, pool
 from experiments.runner.execute import Options, Run, execute
 from experiments.runner.experiment import Experiment, UsageError, stems
-from experiments.runner.progress import Bar
 
 FIRST = ("gpt_fp16", "resnet_fp16", "scale_crash")  # all others follow
 
@@ -84,9 +83,8 @@ def run_experiment(
         options = Options(device="cpu" if dry else "cuda", smoke=dry)
         argv = ["--device", name]
         with pool.kernels(own=not chosen.repeats):
-            return execute(
-                Run(chosen, config, options, path, argv, path), workers, Bar()
-            ).status
+            run = Run(chosen, config, options, path, argv, path)
+            return execute(run, workers).status
     except (ImportError, RuntimeError, ValueError, OSError) as error:
         print(f"{chosen.stem}: error: {error}", file=sys.stderr)
         return 1

@@ -92,10 +92,7 @@ def test_smoke_run_is_reproducible(
     if hasattr(module, "table"):
         assert module.table(rows)
     if experiment.repeats and several:  # a run of one unit would take twice as long
-        again = pool.run(
-            pool.Job(experiment.stem, module.SMOKE, units[0], "cpu"),
-            lambda unit, step: None,
-        )
+        again = pool.run(pool.Job(experiment.stem, module.SMOKE, units[0], "cpu"))
         assert isinstance(again, pool.Done)  # the first, after all others
         unit = {name: rows[0][name] for name in ("arm", "seed", "settings")}
         assert json_lines.encode(unit | again.record) == json_lines.encode(rows[0])

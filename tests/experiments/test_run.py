@@ -5,9 +5,11 @@ import errno
 import io
 import math
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from multiprocessing import active_children
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -451,6 +453,13 @@ def job() -> pool.Job:
     )
 
 
+class Endless:
+    """Never lets the process that unpickles it go on."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return signal.pause, ()
+
+
 class Fatal:
     """Ends the process that unpickles it, as a lack of memory would."""
 
@@ -458,23 +467,35 @@ class Fatal:
         return os._exit, (9,)
 
 
-def test_worker_exit_fails_only_its_unit() -> None:
+def test_unit_that_raises_fails_alone() -> None:
     good = job()
-    jobs = [
-        good._replace(stem="no_such_experiment"),
-        good,
-        good._replace(unit=Fatal()),
-        good._replace(unit=Fatal(), stem="x"),
-        good,
-    ]
     with pool.Workers() as workers:
-        done = list(workers.run(jobs, 2, lambda unit, step: None))
-    reasons = sorted(unit.reason for unit in done if isinstance(unit, pool.Failed))
-    assert len(done) == 5
-    assert reasons[0].startswith(
+        jobs = [good._replace(stem="no_such_experiment"), good, good]
+        ended = list(workers.run(jobs, 2))
+    (failed,) = (unit for unit in ended if isinstance(unit, pool.Failed))
+    assert failed.reason.startswith(
         "ModuleNotFoundError: No module named 'experiments.no_such_experiment'"
     )
-    assert reasons[1:] == ["its process ended with exit code 9"] * 2
+    assert sum(isinstance(unit, pool.Done) for unit in ended) == 2
+
+
+def test_workers_outlive_an_ended_process() -> None:
+    good = job()
+    with pool.Workers() as workers:
+        assert isinstance(next(workers.run([good], 2)), pool.Done)
+        (failed,) = workers.run([good._replace(unit=Fatal())], 2)
+        assert isinstance(failed, pool.Failed)
+        assert failed.reason == "a worker process ended"
+        assert isinstance(next(workers.run([good], 2)), pool.Done)
+
+
+def test_interrupted_run_ends_its_processes() -> None:
+    endless = job()._replace(config=Endless())
+    with pool.Workers() as workers:
+        units = workers.run([job(), endless], 2)
+        assert isinstance(next(units), pool.Done)
+        units.close()
+        assert not active_children()
 
 
 def test_experiment_source_includes_its_imports() -> None:

@@ -6,9 +6,16 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+from hypothesis import strategies as st
+
 from ampsim.testing.scheduler import Scheduler, explore
 
 REAL: Any = SimpleNamespace(**{**vars(threading), **vars(queue)})
+
+
+def schedules(steps: int) -> st.SearchStrategy[dict[int, int]]:
+    """Draw schedules: at most 8 of the first steps choose another task than the first."""
+    return st.dictionaries(st.integers(0, steps), st.integers(1, 3), max_size=8)
 
 
 def outcome_of(call: Callable[[], Any]) -> Any:

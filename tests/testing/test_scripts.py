@@ -116,22 +116,6 @@ def test_script_process_finds_a_mistake(tmp_path):
         check_script(script)
 
 
-def test_rerun_finds_a_mistake(tmp_path):
-    """The script runs again for each trial, as on CUDA."""
-    script = write(
-        tmp_path,
-        """
-        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
-        for _ in range(8):
-            train(1)
-            schedule.step()
-        """,
-    )
-    results, run = judge_script(script, fork=False)
-    assert failures(results).keys() == {"skipped_step_changes_nothing"}
-    assert len(run.outcomes) == 5
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -53,19 +53,12 @@ def lock_in_time(c: Scheduler) -> bool:
     return lock.acquire(timeout=1.0)
 
 
-def permit_in_time(c: Scheduler) -> bool:
-    semaphore = c.sync.Semaphore(0)
-    c.spawn("poster", semaphore.release)
-    return semaphore.acquire(timeout=1.0)
-
-
 TIMED = [
     alive_after_join,
     event_in_time,
     notified_in_time,
     item_in_time,
     lock_in_time,
-    permit_in_time,
 ]
 
 
@@ -87,17 +80,17 @@ def test_unavoidable_timeout_fires() -> None:
 
 def test_notify_after_timeout_wakes_next() -> None:
     def program(c: Scheduler) -> None:
-        condition, waiting = c.sync.Condition(), c.sync.Semaphore(0)
+        condition, waiting = c.sync.Condition(), c.sync.Queue()
 
         def wait(timeout: float | None) -> None:
             with condition:
-                waiting.release()
+                waiting.put(1)
                 condition.wait(timeout)
 
         impatient = c.spawn("impatient", wait, 1.0)
-        waiting.acquire()
+        waiting.get()
         patient = c.spawn("patient", wait, None)
-        waiting.acquire()
+        waiting.get()
         impatient.join()
         with condition:
             condition.notify()
@@ -108,18 +101,18 @@ def test_notify_after_timeout_wakes_next() -> None:
 
 def test_timed_out_wait_consumes_notify() -> None:
     def program(c: Scheduler) -> None:
-        condition, waiting = c.sync.Condition(), c.sync.Semaphore(0)
+        condition, waiting = c.sync.Condition(), c.sync.Queue()
 
         def wait(timeout: float | None) -> None:
             with condition:
-                waiting.release()
+                waiting.put(1)
                 if condition.wait(timeout):
                     condition.notify()
 
         c.spawn("impatient", wait, 1.0)
-        waiting.acquire()
+        waiting.get()
         patient = c.spawn("patient", wait, None)
-        waiting.acquire()
+        waiting.get()
         with condition:
             condition.notify()
         patient.join()

@@ -26,6 +26,7 @@ from ampsim.torch.async_scaler import AsyncGradScaler
 from ampsim.torch.async_state import Call, ClosedError, ForkedError
 from ampsim.torch.optimizer_thread import Job, OptimizerThread
 from ampsim.torch.shared_state import SharedState
+from tests.testing.programs import schedules
 from tests.torch.helpers import INF
 
 RULE = Rule(init_scale=8.0, growth_interval=1)
@@ -190,7 +191,7 @@ def test_schedules_with_two_preemptions(name, depth):
     name=st.sampled_from([*PROGRAMS]),
     depth=st.integers(0, 3),
     plan=st.lists(st.booleans(), min_size=1, max_size=4),
-    schedule=scheduler.schedules(steps=400),
+    schedule=schedules(400),
 )
 def test_generated_schedules_of_loops(name, depth, plan, schedule):
     outcome = Outcome(depth, plan)

@@ -13,8 +13,8 @@ from ampsim.testing.scheduler.runs import (
     explore,
     run,
 )
-from ampsim.testing.scheduler.schedules import Chooser, schedules
 from ampsim.testing.scheduler.task import one_core
+from ampsim.testing.scheduler.task_runner import Chooser
 
 __all__ = [
     "Chooser",
@@ -28,6 +28,5 @@ __all__ = [
     "explore",
     "one_core",
     "run",
-    "schedules",
     "sync",
 ]

@@ -1,19 +1,10 @@
-"""The report of a run that cannot go on: who waits where for what, and who holds it."""
+"""The report of a run that cannot go on: who waits for what, and who holds it."""
 
-import sys
-import threading
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from ampsim.testing.scheduler.task import Task
-
-_MACHINERY = (
-    threading.__file__,
-    str(Path(__file__).parent),
-)  # a frame in one of these is not the program's
 
 
 class StuckError(Exception):
@@ -56,23 +47,11 @@ def replay(schedule: Mapping[int, int], faults: Iterable[tuple[int, str, str]]) 
 
 
 def table(tasks: Iterable["Task"]) -> str:
-    """Write one line per task: its state, what it waits for, where, and what it holds."""
-    frames = sys._current_frames()  # noqa: SLF001
+    """Write one line per task: its state, what it waits for, and what it holds."""
     lines = list[str]()
     for task in tasks:
         held = ", ".join(map(str, task.holds)) or "nothing"
-        where = _where(task, frames)
         lines.append(
-            f"{task.name}: {task.state}, waits for {task.waits_for} at {where}, holds {held}"
+            f"{task.name}: {task.state}, waits for {task.waits_for}, holds {held}"
         )
     return "\n".join(lines)
-
-
-def _where(task: "Task", frames: dict[int, FrameType]) -> str:
-    """Return file, line and function of the code under test that a task stands in."""
-    frame = None if task.finished else frames.get(task.native_ident or 0)
-    while frame is not None and frame.f_code.co_filename.startswith(_MACHINERY):
-        frame = frame.f_back
-    if frame is None:
-        return "-"
-    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} in {frame.f_code.co_name}"

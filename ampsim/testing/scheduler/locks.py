@@ -1,8 +1,7 @@
-"""Locks, conditions, events and semaphores whose waiting is up to the schedule; see
+"""Locks, conditions and events whose waiting is up to the schedule; see
 `ampsim.testing.scheduler.sync`.
 """
 
-import threading
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
@@ -69,10 +68,6 @@ class _Lockable(_Guard):
         return self.owner is None
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        if timeout != -1 and (timeout < 0 or not blocking):
-            threading.Lock().acquire(
-                blocking, timeout
-            )  # refuses, in the words of this version of Python
         if blocking and timeout < 0:
             self._task_runner.switch("acquire", self, self.free)
         elif timeout > 0:
@@ -212,9 +207,7 @@ class Condition(_Guard):
     def notify(self, n: int = 1) -> None:
         if not self._lock.owned():
             raise RuntimeError("cannot notify on un-acquired lock")
-        self._task_runner.switch(
-            "notify", self, stay=True
-        )  # waiters need the lock, so nobody sees a difference
+        self._task_runner.switch("notify", self)
         for _ in range(min(n, len(self._waiters))):
             self._waiters.popleft().notified = True
 
@@ -249,33 +242,3 @@ class Event(Primitive):
         ready = patient(lambda: self._flag, timeout)
         self._task_runner.switch("wait", self, ready, timed=timeout is not None)
         return self._flag
-
-
-class Semaphore(_Guard):
-    """`threading.Semaphore`."""
-
-    def __init__(self, value: int = 1) -> None:
-        if value < 0:
-            raise ValueError("semaphore initial value must be >= 0")
-        super().__init__()
-        self._value = value
-
-    @property
-    def status(self) -> str:
-        return f"value {self._value}"
-
-    def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
-        if not blocking and timeout is not None:
-            raise ValueError("can't specify timeout for non-blocking acquire")
-        ready = patient(lambda: self._value > 0, timeout, blocking)
-        self._task_runner.switch("acquire", self, ready, timed=timeout is not None)
-        if self._value == 0:
-            return False
-        self._value -= 1
-        return True
-
-    def release(self, n: int = 1) -> None:
-        if n < 1:
-            raise ValueError("n must be one or more")
-        self._task_runner.switch("post", self)
-        self._value += n

@@ -19,19 +19,18 @@ import threading as _threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from queue import Empty as Empty
-from queue import Full as Full
-from threading import TIMEOUT_MAX as TIMEOUT_MAX
 from threading import local as local
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ampsim.testing.scheduler.locks import Condition as Condition
 from ampsim.testing.scheduler.locks import Event as Event
 from ampsim.testing.scheduler.locks import Lock as Lock
 from ampsim.testing.scheduler.locks import Primitive, patient
 from ampsim.testing.scheduler.locks import RLock as RLock
-from ampsim.testing.scheduler.locks import Semaphore as Semaphore
-from ampsim.testing.scheduler.task import Task
 from ampsim.testing.scheduler.task_runner import active
+
+if TYPE_CHECKING:
+    from ampsim.testing.scheduler.task import Task
 
 _HARMLESS = {
     "ExceptHookArgs",
@@ -54,59 +53,33 @@ def __getattr__(name: str) -> object:
 
 
 class Queue(Primitive):
-    """`queue.Queue`."""
+    """`queue.Queue` without `join`; `put` waits as long as the queue is full."""
 
     def __init__(self, maxsize: int = 0) -> None:
         super().__init__()
         self.maxsize = maxsize
-        self.unfinished_tasks = 0
         self.queue: deque[object] = deque()
 
     @property
     def status(self) -> str:
         return f"{len(self.queue)} items"
 
-    def _room(self) -> bool:
+    def put(self, item: object) -> None:
+        self._task_runner.switch("put", self, self._has_room)
+        self.queue.append(item)
+
+    def _has_room(self) -> bool:
         return not 0 < self.maxsize <= len(self.queue)
 
-    def put(
-        self, item: object, block: bool = True, timeout: float | None = None
-    ) -> None:
-        self._wait("put", self._room, block, timeout)
-        if not self._room():
-            raise Full
-        self.queue.append(item)
-        self.unfinished_tasks += 1
-
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        self._wait("get", lambda: bool(self.queue), block, timeout)
+        ready = patient(lambda: bool(self.queue), timeout, block)
+        self._task_runner.switch("get", self, ready, timed=timeout is not None)
         if not self.queue:
             raise Empty
         return self.queue.popleft()
 
-    def _wait(
-        self, op: str, ready: Callable[[], bool], block: bool, timeout: float | None
-    ) -> None:
-        if block and timeout is not None and timeout < 0:
-            raise ValueError("'timeout' must be a non-negative number")
-        self._task_runner.switch(
-            op, self, patient(ready, timeout, block), timed=timeout is not None
-        )
-
-    def put_nowait(self, item: object) -> None:
-        self.put(item, block=False)
-
     def get_nowait(self) -> Any:
         return self.get(block=False)
-
-    def task_done(self) -> None:
-        self._task_runner.switch("task_done", self)
-        if self.unfinished_tasks <= 0:
-            raise ValueError("task_done() called too many times")
-        self.unfinished_tasks -= 1
-
-    def join(self) -> None:
-        self._task_runner.switch("join", self, lambda: self.unfinished_tasks == 0)
 
     def qsize(self) -> int:
         self._task_runner.switch("qsize", self)
@@ -114,9 +87,6 @@ class Queue(Primitive):
 
     def empty(self) -> bool:
         return self.qsize() == 0
-
-    def full(self) -> bool:
-        return 0 < self.maxsize <= self.qsize()
 
 
 SimpleQueue = Queue
@@ -172,22 +142,14 @@ class Thread(Primitive):
         return self._task is not None and not self._task.finished
 
 
-def _handle(task: Task) -> Thread:
+def current_thread() -> Thread:
+    """Return the `Thread` of the task that runs."""
+    task = active().running
     if task.handle is None:
         task.handle = main = Thread(name=task.name, daemon=task.daemon)
         main._task = task  # noqa: SLF001
     assert isinstance(task.handle, Thread)  # noqa: S101
     return task.handle
-
-
-def current_thread() -> Thread:
-    """Return the `Thread` of the task that runs."""
-    return _handle(active().running)
-
-
-def main_thread() -> Thread:
-    """Return the `Thread` of the program itself."""
-    return _handle(active().tasks[0])
 
 
 def get_ident() -> int:

@@ -39,7 +39,6 @@ class Task:
         self.thread: threading.Thread | None = (
             None  # made when the task is first picked
         )
-        self.native_ident: int | None = None
         self.op = "begin"
         self.subject: object = ""
         self.ready: Callable[[], bool] | None = None  # None: can go on

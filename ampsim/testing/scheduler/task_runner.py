@@ -100,17 +100,13 @@ class TaskRunner:
         return task
 
     def switch(self, op: str, subject: object = "", ready: Callable[[], bool] | None = None, *,
-               timed: bool = False, stay: bool = False) -> bool:  # fmt: skip
-        """Wait until an operation is to take place; return True, or False if its timeout fired.
-
-        `stay` says that no other task can tell whether it runs before or after the operation, so
-        that none is offered: the step is there for crashes.
-        """
+               timed: bool = False) -> bool:  # fmt: skip
+        """Wait until an operation is to take place; return True, or False if its timeout fired."""
         if self.over:
             return self._after(op, subject, ready, timed)
         me = self.running
         me.op, me.subject, me.ready, me.timed = op, subject, ready, timed
-        chosen = self._decide(me, stay)
+        chosen = self._decide(me)
         if chosen is not me:
             self._hand_over(chosen, me)
         if self.over:
@@ -140,15 +136,15 @@ class TaskRunner:
     # ---- decisions
     # -------------------------------------------------------------------------------------
 
-    def _decide(self, me: Task, stay: bool = False) -> Task:
+    def _decide(self, me: Task) -> Task:
         """Return the task that goes on; the main task, with `over` set, if the run ends here."""
         try:
-            return self._pick(me, len(self.steps), stay)
+            return self._pick(me, len(self.steps))
         except Exception as error:  # noqa: BLE001, RUF100  a broken schedule; no task is to blame
             self.errors.append(("the schedule", error))
             return self._end(None)
 
-    def _pick(self, me: Task, step: int, stay: bool) -> Task:
+    def _pick(self, me: Task, step: int) -> Task:
         if step in self.crash_at or step in self.interrupt_at:
             self._inject(step)
         if self.signal is not None or not self.live:
@@ -157,7 +153,7 @@ class TaskRunner:
             return self._end(
                 LivelockError(self._report(f"Livelock: no end after {step} steps"))
             )
-        ready, timed = ([me], []) if stay and not me.gone else self._options(me)
+        ready, timed = self._options(me)
         options = ready + timed if timed else ready
         if not options:
             return self._end(
@@ -237,7 +233,6 @@ class TaskRunner:
     def perform(self, program: Callable[[], object]) -> object:
         """Run `program` as the task "main" in the calling thread, and all it starts, to the end."""
         main = self.running = self.add("main", program)
-        main.native_ident = threading.get_ident()
         with self.cleanup:
             value = self._live(main)
             for task in self.tasks[1:]:
@@ -289,15 +284,11 @@ class TaskRunner:
         self.running = task
         if task.index and task.thread is None:
             task.thread = threading.Thread(
-                target=self._begin, args=(task,), name=task.name, daemon=True
+                target=self._live, args=(task,), name=task.name, daemon=True
             )
             task.thread.start()
         else:
             task.baton.release()
-
-    def _begin(self, task: Task) -> None:
-        task.native_ident = threading.get_ident()
-        self._live(task)
 
     def _hand_over(self, chosen: Task, me: Task) -> None:
         """Give the baton to another task and wait to get it back."""

@@ -19,7 +19,6 @@ import torch
 from ampsim.testing.script_checks import on_cpu
 from ampsim.testing.script_checks.redirect import redirect_writes
 from ampsim.testing.script_checks.session import Session
-from ampsim.testing.script_checks.trials import Start, Trial
 
 REDIRECTED = "files that the script writes go to a temporary folder"
 IN_PROCESS = {  # a loader's workers are no part of a forked process
@@ -34,8 +33,6 @@ class Settings:
 
     Attributes:
         folder: Where the observation, the outcomes, and redirected files are written.
-        trial: The trial of this run, its start, and the ends of its windows; None for the first
-            run.
     """
 
     script: str
@@ -44,9 +41,7 @@ class Settings:
     steps: int
     on_cpu: bool
     autocast: bool
-    fork: bool
     time_limit: float
-    trial: tuple[Trial, Start, list[int]] | None = None
 
 
 class Child:
@@ -61,9 +56,6 @@ class Child:
             limit=limit,
             on_enough=lambda: self.finish("enough"),
         )
-        self.session.can_fork &= settings.fork
-        if settings.trial:
-            self.session.again(*settings.trial)
 
     def finish(self, ended: str, error: str = "") -> NoReturn:
         """Write what was seen, and leave without the script's own cleaning up."""

@@ -14,7 +14,7 @@ from ampsim.testing.script_checks.trace import (
     Save,
     ScalerTrace,
 )
-from ampsim.testing.script_checks.trials import Outcome, Start
+from ampsim.testing.script_checks.trials import Outcome
 
 
 @dataclass
@@ -29,8 +29,8 @@ class Observation:
         scalers: The enabled scalers that were seen.
         disabled: Where disabled scalers were created.
         saves: See `Recorder`.
-        start: Where the trials started; None if they did not.
-        can_fork: Whether trials were forks.
+        has_started: Whether enough steps were taken for the trials.
+        can_fork: Whether trials could be forked.
         seconds: CPU time of the run.
         replaced: What the script got instead of what it asked for, as texts.
         outcomes: What was seen in each trial.
@@ -43,7 +43,7 @@ class Observation:
     scalers: list[ScalerTrace]
     disabled: list[str]
     saves: list[Save]
-    start: Start | None
+    has_started: bool
     can_fork: bool
     seconds: float
     replaced: tuple[str, ...] = ()

@@ -7,7 +7,6 @@ import sys
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +25,6 @@ from ampsim.testing.script_checks import trial_checks as _trial_checks  # noqa: 
 from ampsim.testing.script_checks.check import CHECKS, Finding
 from ampsim.testing.script_checks.child import Settings
 from ampsim.testing.script_checks.observation import Observation
-from ampsim.testing.script_checks.session import read_outcomes
-from ampsim.testing.script_checks.trials import UNCHANGED, plan
 
 TIME_LIMIT = 600.0  # seconds
 GRACE = 60.0  # seconds beyond the time limit for starting and ending, until the child is killed
@@ -73,7 +70,6 @@ def judge_script(
     steps: int = 40,
     on_cpu: bool = False,
     autocast: bool = False,
-    fork: bool = True,
     time_limit: float = TIME_LIMIT,
     checks: Collection[str] | None = None,
     expected: Mapping[str, str] | None = None,
@@ -86,9 +82,6 @@ def judge_script(
         steps: Steps of an optimizer after which the script is ended; at least 1.
         on_cpu: Run a script that asks for CUDA on the CPU.
         autocast: With `on_cpu`, keep fp16 autocast, which is slow on the CPU.
-        fork: Repeat iterations in forks of the process. False, or a script that uses CUDA: run the
-            script again with equal seeds for each one, and use those that are equal up to the
-            iteration.
         time_limit: Seconds for the script, and a quarter of it for each repeated iteration.
         checks: Names of the checks to run; None for all.
         expected: Why a check is expected to fail, by its name.
@@ -116,7 +109,6 @@ def judge_script(
             steps=steps,
             on_cpu=on_cpu,
             autocast=autocast,
-            fork=fork,
             time_limit=time_limit,
         )
         run = observe_script(settings)
@@ -127,35 +119,10 @@ def judge_script(
 
 
 def observe_script(settings: Settings) -> Observation:
-    """Run a script, and run it again for each trial if its process cannot be forked."""
-    run = _run_child(settings)
-    if run is None:
-        tail = (settings.folder / "output").read_text(errors="replace")[-TAIL:]
-        raise ScriptError(
-            f"{settings.script}: the process of the script ended without a record; it was killed, left by os._exit, "
-            f"or replaced itself. Run the script that it starts\n{tail}"
-        )
-    if run.start is None or run.can_fork:
-        return run
-    trials, marks = [UNCHANGED], list[int]()
-    while trials:
-        trial = trials.pop(0)
-        _run_child(replace(settings, trial=(trial, run.start, marks)))
-        outcomes = read_outcomes(settings.folder)
-        unchanged = next((each for each in outcomes if each.trial == UNCHANGED), None)
-        if trial == UNCHANGED and unchanged:
-            trials, marks = plan(unchanged), unchanged.marks
-        start = run.start.fingerprint
-        run.outcomes = [each for each in outcomes if each.fingerprint == start]
-    return run
-
-
-def _run_child(settings: Settings) -> Observation | None:
-    """Run a script; return None if its process left no observation, as a trial does."""
+    """Run a script in a child process."""
     folder = settings.folder
     path, log = folder / "settings", folder / "output"
     path.write_bytes(pickle.dumps(settings))
-    (folder / "observation").unlink(missing_ok=True)
     root = str(Path(__file__).resolve().parents[3])
     paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, **ENVIRONMENT, "PYTHONPATH": os.pathsep.join(paths)}
@@ -166,10 +133,14 @@ def _run_child(settings: Settings) -> Observation | None:
             command, env=environment, stdout=stream, stderr=stream, timeout=limit
         )
     written = folder / "observation"
-    if written.exists():
-        observation: Observation = pickle.loads(written.read_bytes())  # noqa: S301
-        return observation
-    return None
+    if not written.exists():
+        tail = log.read_text(errors="replace")[-TAIL:]
+        raise ScriptError(
+            f"{settings.script}: the process of the script ended without a record; it was killed, left by os._exit, "
+            f"or replaced itself. Run the script that it starts\n{tail}"
+        )
+    observation: Observation = pickle.loads(written.read_bytes())  # noqa: S301
+    return observation
 
 
 def judge(

@@ -59,7 +59,7 @@ class Session(Trials):
             scalers=[replace(trace, scaler=None) for trace in scalers],
             disabled=recorder.disabled,
             saves=recorder.saves,
-            start=self.start,
+            has_started=self.has_started,
             can_fork=self.can_fork,
             seconds=time.process_time() - self._begun,
             replaced=tuple(replaced),

@@ -39,7 +39,8 @@ RAISES = (
 
 def _unchanged(run: Observation) -> Outcome:
     """Return the unchanged trial, or skip the check if nothing can be compared with it."""
-    needs(run.start, "too few taken steps with a scaled loss were seen")
+    needs(run.has_started, "too few taken steps with a scaled loss were seen")
+    needs(run.can_fork, "a process that uses CUDA cannot be forked: pass --on-cpu")
     unchanged, repeated = run.outcome("unchanged"), run.outcome("repeated")
     if unchanged is None or repeated is None:
         raise NotApplicableError("the iteration could not be repeated")

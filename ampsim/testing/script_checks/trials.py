@@ -4,9 +4,8 @@ with an overflow.
 Theory of operation
 -------------------
 A trial starts at a call of `scaler.scale`, after each optimizer has taken a few steps. A fork copies the process, so
-that each trial continues the script with the same model, data, and random numbers. Where a process cannot be forked
-(CUDA, other systems than Linux), the script is started again for each trial, and the state at the start of the trial
-must equal the state in the first run.
+that each trial continues the script with the same model, data, and random numbers. A process that uses CUDA cannot be
+forked; its script is checked with --on-cpu.
 
 A window of an optimizer ends at the first `scale` after its step was attempted and its scaler
 updated. So several complete passes per iteration, accumulation, and several optimizers need no case
@@ -98,7 +97,6 @@ class Outcome:
         reads: By place, the numbers that the script made of tensors in the first window.
         events: The calls of the script.
         marks: Number of calls of `scale` at the end of each window.
-        fingerprint: Sums of all parameters and the scales at the start.
         changes: Lines that change "gradients", "parameters", or "averages" of an optimizer; `what`
             ends in its name.
     """
@@ -114,23 +112,7 @@ class Outcome:
     reads: dict[str, list[float]] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     marks: list[int] = field(default_factory=list)
-    fingerprint: tuple[float, ...] = ()
     changes: list[Change] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Start:
-    """Where trials start, for a script that is run again.
-
-    Attributes:
-        calls: Number of calls of `scale` before.
-        fingerprint: See `Outcome`.
-        optimizers: Names of the optimizers that had stepped.
-    """
-
-    calls: int
-    fingerprint: tuple[float, ...]
-    optimizers: tuple[str, ...]
 
 
 def plan(unchanged: Outcome) -> list[Trial]:
@@ -147,8 +129,8 @@ class Trials:
 
     Attributes:
         folder: Where outcomes are written.
-        start: Where trials start; None before that.
-        can_fork: Whether trials are forks of the process.
+        has_started: Whether the trials were started, or would have been in a process that can fork.
+        can_fork: Whether trials can be forks of the process.
         redirect: Returns where a checkpoint is written that the script saves at a path.
         branch: Called in a fork with its name, so that its files are its own.
     """
@@ -161,7 +143,7 @@ class Trials:
             limit: Seconds for each trial.
         """
         self.folder, self.limit = folder, limit
-        self.start: Start | None = None
+        self.has_started = False
         self.can_fork = sys.platform == "linux"
         self.redirect: Callable[[Any], Any] = lambda path: path
         self.branch: Callable[[str], None] = lambda _: None
@@ -173,11 +155,6 @@ class Trials:
         self._first_place = ""
         self._factor = 1.0
         self._reads: dict[tuple[str, object], list[float]] = defaultdict(list)
-        self._again: tuple[Trial, Start, list[int]] | None = None
-
-    def again(self, trial: Trial, start: Start, marks: list[int]) -> None:
-        """Make one trial of this run, which reaches its start without a fork."""
-        self._again = trial, start, marks
 
     @property
     def is_trial(self) -> bool:
@@ -191,15 +168,7 @@ class Trials:
         """Start the trials here, or end one."""
         if self._outcome is not None:
             self._look_for_end(self._outcome)
-        elif self._again is not None:
-            trial, start, self._marks = self._again
-            if self.recorder.scale_calls == start.calls:
-                traces = self.recorder.optimizers.values()
-                self._stepped = [
-                    trace for trace in traces if trace.name in start.optimizers
-                ]
-                self._begin(trial)
-        elif self.start is None and self.recorder.scales_since_attempt == 0:
+        elif not self.has_started and self.recorder.scales_since_attempt == 0:
             self._start_if_around()
 
     def _start_if_around(self) -> None:
@@ -215,9 +184,7 @@ class Trials:
         is_ready = (t.attempts[-1] and sum(t.attempts) >= AFTER for t in stepped)
         if not stepped or not all(is_ready):
             return
-        self._stepped = stepped
-        names = tuple(trace.name for trace in stepped)
-        self.start = Start(self.recorder.scale_calls, self._fingerprint(), names)
+        self._stepped, self.has_started = stepped, True
         self.can_fork = self.can_fork and not is_cuda_used()
         if self.can_fork and (unchanged := self._fork(UNCHANGED)):
             self._marks = unchanged.marks
@@ -244,10 +211,9 @@ class Trials:
     # in a trial
 
     def _begin(self, trial: Trial) -> None:
-        if self._again is None:
-            _wait_for_no_thread()
-            self.branch(str(trial))
-        self._outcome = Outcome(trial, fingerprint=self._fingerprint())
+        _wait_for_no_thread()
+        self.branch(str(trial))
+        self._outcome = Outcome(trial)
         self._begun_at = time.monotonic()
         self._first_call, self._first_event = (
             self.recorder.scale_calls,
@@ -399,13 +365,6 @@ class Trials:
         with (self.folder / f"{outcome.trial}.trial").open("wb") as stream:
             pickle.dump(result, stream)
         os._exit(0)
-
-    def _fingerprint(self) -> tuple[float, ...]:
-        sums = [
-            float(sum(p.detach().double().sum() for p in t.parameters))
-            for t in self._stepped
-        ]
-        return (*sums, *(trace.scale for trace in self.recorder.scalers.values()))
 
     def _snapshot(self, trace: OptimizerTrace) -> Snapshot:
         events = len(self.recorder.events) - self._first_event
