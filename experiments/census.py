@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-
 from ampsim.core.json_lines import Record
 from ampsim.lint.engine import RULES
 from experiments import runner
@@ -94,23 +92,6 @@ def repositories(loops: Sequence[Row]) -> list[str]:
 def share(loops: Sequence[Row], code: str) -> Record:
     """Return how many loops there are, and how many break a rule."""
     return {"loops": len(loops), "wrong": sum(code in loop["codes"] for loop in loops)}
-
-
-def table(rows: Sequence[Record]) -> Table:
-    """Return one line per kind: how many loops break a check, and how many of those that have
-    something get it wrong.
-    """
-    shown = Table("kind", "loops", "repositories", "break a check", *HAS)
-    for row in rows:
-        parts = [f"{each['wrong']} of {each['loops']}" for each in row["of"].values()]
-        shown.add_row(
-            row["arm"],
-            str(row["loops"]),
-            str(len(row["repositories"])),
-            str(row["wrong"]["loops"]),
-            *parts,
-        )
-    return shown
 
 
 if __name__ == "__main__":

@@ -7,13 +7,10 @@ installed, the committed record stays. Scalers without an adapter here were run 
 have the version, date, and commit of that run. Device: cpu.
 """
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Any
-
-from rich.table import Table
+from typing import Annotated
 
 from ampsim import frameworks
 from ampsim.core import json_lines
@@ -28,6 +25,7 @@ from experiments import runner
 
 REQUIRES = ("hypothesis",)
 DEVICES = ("cpu",)
+RECOMPUTED = ("checks", "torch", "torch-sharded", "ampsim-torch")
 ABOUT = ("requirement", "target", "source", "dialect", "patched")
 ADDED = ("arm", "seed", "settings")  # to a record, by the runner
 
@@ -151,36 +149,6 @@ def cell(adapter: Adapter, verdict: Verdict) -> Record:
     if result.outcome == "failed":
         found["reports"] = reported(adapter, result.check.name)
     return found
-
-
-def table(rows: Sequence[Record]) -> Table:
-    """Return how many checks each scaler keeps, which it breaks, and whether it equals its dialect."""
-    shown = Table(
-        "scaler", "version", "judged", "keeps", "by choice", "breaks", "dialect"
-    )
-    for row in rows:
-        if "sentences" not in row:
-            how = "live" if row["live"] else "recorded"
-            shown.add_row(
-                row["arm"], row["version"], f"{how}, {row['date']}", *summary(row)
-            )
-    return shown
-
-
-def summary(row: Record) -> tuple[str, str, str, str]:
-    """Return the counts of checks kept and deviated from, the names of those broken, and the drift,
-    in words.
-    """
-    counts = Counter(found["outcome"] for found in row["checks"].values())
-    broken = [
-        check for check, found in row["checks"].items() if found["outcome"] == "failed"
-    ]
-    compared: dict[str, Any] = row["drift"] or {}
-    same = (
-        f"{compared['histories'] - compared['refused']} equal" if compared else "none"
-    )
-    words = f"{compared['differing']} differ" if compared.get("differing") else same
-    return str(counts["passed"]), str(counts["xfailed"]), "\n".join(broken), words
 
 
 if __name__ == "__main__":

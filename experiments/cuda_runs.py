@@ -21,8 +21,6 @@ from itertools import groupby, pairwise
 from operator import itemgetter
 from typing import Any, cast
 
-from rich.table import Table
-
 from ampsim.core.json_lines import Record
 from ampsim.core.machine import Rule
 from ampsim.core.theory import pathwise
@@ -206,29 +204,6 @@ def outline(points: Points) -> Points:
         column = list(span)
         kept += sorted({min(column, key=scale), max(column, key=scale)})
     return kept
-
-
-def table(records: Sequence[Record]) -> Table:
-    """Return one line per program: its runs, and what the state machine makes of their moves."""
-    shown = Table(
-        "program", "runs", "followed", "reproduced", "moves", "breaks", "of control"
-    )
-    for record in records:
-        followed = [row for row in record["runs"] if "breaks" in row]
-        reproduced = sum(not row["breaks"] for row in followed)
-        moves = sum(row["moves"] for row in followed)
-        breaks = sum(len(row["breaks"]) for row in followed)
-        control = sum(row["control"] for row in followed)
-        numbers = (
-            len(record["runs"]),
-            len(followed),
-            reproduced,
-            moves,
-            breaks,
-            control,
-        )
-        shown.add_row(record["arm"], *map(str, numbers))
-    return shown
 
 
 if __name__ == "__main__":

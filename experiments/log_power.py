@@ -4,7 +4,7 @@ A scaler with a fault runs on overflow thresholds that `recorded_thresholds` rec
 and prints its scale every so many steps, or every hundred steps and at each overflow, as DeepSpeed
 does. The state machine without the fault is followed through what is printed alone, as in
 `cuda_runs`: no gradient or loss is known. The fault is *shown* if some printed scale is none that
-the state machine can reach. "right" has no fault and must never be shown.
+the state machine can reach. "no fault" must never be shown.
 
 Device: cpu. Nothing is trained.
 """
@@ -15,8 +15,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
-
-from rich.table import Table
 
 from ampsim.core.json_lines import Record
 from ampsim.core.machine import Rule
@@ -99,7 +97,7 @@ class Scaler:
 
 def arms(config: Config) -> Mapping[str, Scaler]:
     return {
-        "right": Scaler(),
+        "no fault": Scaler(),
         "grows one step late": Scaler(extra_steps=1),
         "grows one step early": Scaler(extra_steps=-1),
         "interval twice as long": Scaler(interval_times=2),
@@ -158,19 +156,6 @@ def overflow_rows(steps: Sequence[Step], every: int = 100) -> list[Row]:
         elif at % every == 0:
             rows.append(Row(at, step.after))
     return rows
-
-
-def table(records: Sequence[Record]) -> Table:
-    """Return one line per fault: in how many runs a log shows it, by what it prints."""
-    forms = list(records[0]["shown"])
-    lines = Table("fault", "runs", *forms)
-    for arm in dict.fromkeys(record["arm"] for record in records):
-        mine = [record for record in records if record["arm"] == arm]
-        counts = (sum(record["shown"][form] for record in mine) for form in forms)
-        lines.add_row(
-            arm, str(sum(record["runs"] for record in mine)), *map(str, counts)
-        )
-    return lines
 
 
 if __name__ == "__main__":

@@ -11,18 +11,17 @@ import gc
 import logging
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated
 
 import torch
-from rich.table import Table
 
 from ampsim.core.json_lines import Record
 from ampsim.runs.record import data_file
-from ampsim.testing.loop.judge import CHECKS, judge_loop
+from ampsim.testing.loop.judge import judge_loop
 from experiments import runner
 from experiments.bugs.loops import BUGS
 from experiments.frameworks import FRAMEWORKS, Framework, tiny
@@ -140,22 +139,6 @@ def caught(name: str, steps: int) -> Record:
         "seen": seen,
         "ms": ms,
     }
-
-
-def table(rows: Sequence[Record]) -> Table:
-    """Return what each framework breaks, and how many bugs were caught."""
-    shown = Table("loop", "version", *(name.replace("_", " ") for name in CHECKS))
-    for row in rows:
-        if "bugs" in row:
-            count = sum(bug["caught"] for bug in row["bugs"].values())
-            shown.add_row("planted bugs", f"{count} of {len(row['bugs'])} caught")
-        else:
-            checks = [
-                row["checks"][name]["outcome"] if name in row["checks"] else "not run"
-                for name in CHECKS
-            ]
-            shown.add_row(row["arm"], row["version"] or row["not_run"], *checks)
-    return shown
 
 
 if __name__ == "__main__":

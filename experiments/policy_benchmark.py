@@ -107,7 +107,12 @@ OURS = {
 
 
 def arms(config: Config) -> dict[str, Entry]:
-    return {**OURS, **({config.policy: Entry(config.policy)} if config.policy else {})}
+    """Return the policies by name; the path of one's own is tried before a unit runs."""
+    if not config.policy:
+        return OURS
+    own = Entry(config.policy)
+    own.make()
+    return {**OURS, config.policy: own}
 
 
 def inputs() -> dict[str, str]:

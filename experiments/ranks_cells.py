@@ -9,37 +9,28 @@ reads the gradients. Each cell is one iteration of torch's ShardedGradScaler, an
 with its `group`. A third iteration without a scaler and overflow shows whether the optimizer can
 step such parameters.
 
-`script` prints any cell of torch's as ten lines that need only torch.
-
 Device: cpu. It has not been run with nccl.
 """
 
-import os
-import subprocess
-import sys
-import tempfile
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
-from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from rich.table import Table
 from torch import Tensor, nn
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.nn.parallel import DistributedDataParallel
 
-from ampsim.core import json_lines
 from ampsim.core.json_lines import Record
 from ampsim.torch import GradScaler
 from experiments import runner
+from experiments.training import on_ranks
+from experiments.training.on_ranks import RANKS
 
 DEVICES = ("cpu",)
-RANKS = 2
 SCALE = 2.0**10
 CUTS: dict[str, Callable[[nn.Module], Any]] = {
     "plain": lambda model: model,
@@ -57,8 +48,6 @@ SCALERS: dict[str, Callable[[], Any]] = {
     "torch": lambda: ShardedGradScaler("cpu", SCALE, process_group=dist.group.WORLD),
     "ours": lambda: GradScaler("cpu", SCALE, group="world"),
 }
-ROOT = Path(__file__).parents[1]
-START = "import sys; from experiments import ranks_cells; ranks_cells.work(int(sys.argv[1]), sys.argv[2])"
 
 
 @dataclass(frozen=True)
@@ -121,47 +110,21 @@ def run(
     device: str,
     tick: Callable[[int], None],
 ) -> Record:
-    """Start both ranks, and return what each of them saw of each cell."""
-    with tempfile.TemporaryDirectory() as folder:
-        tried = [asdict(cell) for cell in cells(config)]
-        Path(folder, "job").write_text(
-            json_lines.encode({"seed": seed, "cells": tried})
-        )
-        commands = [
-            [sys.executable, "-c", START, str(rank), folder] for rank in range(RANKS)
-        ]
-        started = [subprocess.Popen(command, cwd=ROOT) for command in commands]  # noqa: S603
-        codes = [process.wait() for process in started]
-        if any(codes):
-            raise RuntimeError(
-                f"the ranks ended with {codes}: expected 0 of each; the error is printed above"
-            )
-        seen = [
-            json_lines.decode(Path(folder, str(rank)).read_text())["seen"]
-            for rank in range(RANKS)
-        ]
+    """Return what each of two ranks saw of each cell."""
+    tried = cells(config)
+    seen = on_ranks.start(iterate_all, (seed, tried))
     tick(config.steps)
     return {
         "cells": [
-            {**cell, "ranks": ranks} for cell, *ranks in zip(tried, *seen, strict=True)
+            {**asdict(cell), "ranks": ranks}
+            for cell, *ranks in zip(tried, *seen, strict=True)
         ]
     }
 
 
-def work(rank: int, folder: str) -> None:
-    """Do one rank's part of every cell, and write what it saw into the folder."""
-    torch.set_num_threads(1)
-    warnings.filterwarnings(
-        "ignore"
-    )  # torch's own, of its scaler's flags and of FSDP1's end
-    job = json_lines.decode(Path(folder, "job").read_text())
-    dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS
-    )
-    seen = [iterate(rank, job["seed"], Cell(**cell)) for cell in job["cells"]]
-    Path(folder, str(rank)).write_text(json_lines.encode({"seen": seen}))
-    dist.barrier()
-    os._exit(0)  # an interpreter that ends with gloo's threads alive may abort
+def iterate_all(seed: int, tried: Sequence[Cell]) -> list[Seen]:
+    """Do one rank's part of every cell."""
+    return [iterate(dist.get_rank(), seed, cell) for cell in tried]
 
 
 def iterate(rank: int, seed: int, cell: Cell) -> Seen:
@@ -231,63 +194,6 @@ def own(tensor: Any) -> Tensor:
     """Return a copy of the part of a tensor that this rank has."""
     part = tensor.detach()
     return (part.to_local() if hasattr(part, "to_local") else part).clone()  # type: ignore[no-any-return]
-
-
-WRAPS = {
-    "plain": ("", "model"),
-    "FSDP1": (
-        "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP1\n",
-        'FSDP1(model, device_id=torch.device("cpu"), use_orig_params=True)',
-    ),
-    "FSDP2": ("from torch.distributed.fsdp import fully_shard\n", "fully_shard(model)"),
-    "DDP": (
-        "from torch.nn.parallel import DistributedDataParallel as DDP\n",
-        "DDP(model)",
-    ),
-}
-
-
-def script(cell: Cell) -> str:
-    """Return a cell of torch's as a file for `torchrun --nproc-per-node 2`, which prints what a
-    rank has at the end.
-    """
-    head, wrapped = WRAPS[cell.cut]
-    size = 4 if cell.cut == "plain" else 4 * RANKS
-    places = {"plain": "[0] * (rank in who)", "DDP": "[0] * (rank in who)"}.get(
-        cell.cut, "[4 * each for each in who]"
-    )
-    unscale = "scaler.unscale_(optimizer); " if cell.way == "unscale_" else ""
-    return f"""import torch, torch.distributed as dist
-{head}from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
-dist.init_process_group("gloo"); rank, who = dist.get_rank(), {OVERFLOWS[cell.overflow]}
-torch.manual_seed(0); model = torch.nn.Linear(1, {size}, bias=False); y = torch.ones({size}).half()
-model, y[{places}] = {wrapped}, 64
-options = dict(lr=0.1, fused={cell.loop == "fused"}, foreach={cell.loop == "foreach"})
-optimizer, scaler = torch.optim.{cell.optimizer}(model.parameters(), **options), ShardedGradScaler("cpu", 1024.0)
-scaler.scale((model(torch.ones(1)).half() * y).float().sum()).backward()
-try: {unscale}scaler.step(optimizer); scaler.update()
-except (RuntimeError, NotImplementedError) as error: print(rank, error)
-print(rank, scaler.get_scale(), *(getattr(p, "_local_tensor", p).tolist() for p in model.parameters()), flush=True)
-dist.barrier(); dist.destroy_process_group()
-"""
-
-
-def table(rows: Sequence[Record]) -> Table:
-    """Return what each rank saw of each cell with a scaler."""
-    shown = Table(
-        "scaler", "cut", "optimizer", "loop", "way", "overflow on", "rank 0", "rank 1"
-    )
-    for cell in rows[0]["cells"]:
-        said = [
-            (f"{raised} raises, " if raised else "")
-            + ("moved" if moved else "stood")
-            + ("" if finite else " to INF")
-            + f", counts {counted:g}, scale {scale:g}"
-            for raised, _, moved, finite, counted, scale in cell["ranks"]
-        ]
-        names = ("scaler", "cut", "optimizer", "loop", "way", "overflow")
-        shown.add_row(*(cell[name] for name in names), *said)
-    return shown
 
 
 if __name__ == "__main__":

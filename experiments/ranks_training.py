@@ -1,8 +1,8 @@
 """How does training on two ranks with overflowing gradients proceed, with torch's scaler and
 ampsim's?
 
-`torchrun` starts two ranks with gloo. They train a small GPT in fp16, each with its part of the
-parameters, using torch's scaler or ampsim's with a `group`, in four configurations:
+Two ranks with gloo train a small GPT in fp16, each with its part of the parameters, using torch's
+scaler or ampsim's with a `group`, in four configurations:
 
 - `unscale_, fused`: the parameters are sharded by hand, and `unscale_` is called before a fused
   step, as for gradient clipping; torch's scaler is `ShardedGradScaler`, also in the next two;
@@ -18,25 +18,17 @@ the optimizer is AdamW, because fused SGD does not support DTensor.
 Device: cpu. It has not been run with nccl yet.
 """
 
-import dataclasses
-import subprocess
-import sys
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
-from ampsim.core import json_lines
 from ampsim.core.json_lines import Record
 from experiments import runner
 from experiments.models.gpt import BYTES, Size
 from experiments.training import on_ranks, tasks
 
 DEVICES = ("cpu",)
-RANKS = 2
 SIZE = Size(BYTES, context=16, layers=1, heads=2, width=32)
-ROOT = Path(__file__).parents[1]
 Step = Annotated[int, runner.BEFORE_THE_END]
 
 
@@ -71,7 +63,7 @@ def run(
     device: str,
     tick: Callable[[int], None],
 ) -> Record:
-    """Start both ranks, and return what each of them wrote."""
+    """Start both ranks, and return what each of them saw."""
     planted = (
         (config.on_rank_0, 0),
         (config.on_rank_1, 1),
@@ -87,22 +79,7 @@ def run(
         config.growth_interval,
         planted,
     )
-    torchrun = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        f"--nproc-per-node={RANKS}",
-    ]
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "job").write_text(json_lines.encode(dataclasses.asdict(job)))
-        subprocess.run(  # noqa: S603
-            [*torchrun, "-m", on_ranks.__name__, folder], cwd=ROOT, check=True
-        )
-        seen = [
-            json_lines.decode(Path(folder, str(rank)).read_text())
-            for rank in range(RANKS)
-        ]
+    seen = on_ranks.start(on_ranks.train_all, (job,))
     tick(config.steps)
     runs = [
         {"way": way, "scaler": scaler}
@@ -114,21 +91,6 @@ def run(
             {**run, "ranks": ranks} for run, *ranks in zip(runs, *seen, strict=True)
         ]
     }
-
-
-def table(rows: Sequence[Record]) -> str:
-    """Return per run what became of both ranks: steps that were skipped, the last loss, the last
-    scale.
-    """
-    return "\n".join(
-        f"seed {row['seed']}, {run['way']}, {run['scaler']}: "
-        + " | ".join(
-            f"{len(rank['skipped'])} skipped, loss {rank['loss'][-1]:g}, scale {rank['scale_changes'][-1][1]:g}"
-            for rank in run["ranks"]
-        )
-        for row in rows
-        for run in row["runs"]
-    )
 
 
 if __name__ == "__main__":

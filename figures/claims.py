@@ -233,8 +233,8 @@ def logs_show_faults(run: Result) -> Finding:
         }
 
     printed, tenth = shares("overflows"), shares("every 10")
-    right = max(shares(form)["right"] for form in run.records[0]["shown"])
-    faults = [arm for arm in printed if arm != "right"]
+    right = max(shares(form)["no fault"] for form in run.records[0]["shown"])
+    faults = [arm for arm in printed if arm != "no fault"]
     half = sum(printed[arm] >= 0.5 for arm in faults)
     every = sum(tenth[arm] == 1 for arm in faults)
     now = f"{half} and {every} of {len(faults)} faults; {right:.0%} of the right scaler's runs"

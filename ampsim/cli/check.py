@@ -140,9 +140,8 @@ def _propose(
     declared: Mapping[str, Any],
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Print the traits that a scaler shows, and write its known failures to expected.json."""
-    from ampsim.testing.scaler_checks.propose import propose
     from ampsim.testing.scaler_checks.subject import find
-    from ampsim.testing.scaler_checks.suggest_traits import written
+    from ampsim.testing.scaler_checks.suggest_traits import propose, written
 
     if len(targets) != 1:
         raise ValueError(f"--propose: expected one TARGET, not {len(targets)}")
@@ -152,7 +151,9 @@ def _propose(
         )
     subject = find(targets[0], **declared)
     subject.try_out()
-    scaler, known = propose(subject, checks, generated)
+    scaler, known = propose(
+        subject, checks, lambda check, other: check.passes(other, generated)
+    )
     with replacing(EXPECTED) as stream:
         stream.write(json.dumps(known, indent=1).encode() + b"\n")
     differences = scaler.traits.differences()

@@ -120,7 +120,6 @@ class Walker:
             case (
                 ast.Name()
                 | ast.Constant()
-                | ast.Lambda()
                 | ast.ClassDef()
                 | ast.FunctionDef()
                 | ast.AsyncFunctionDef()

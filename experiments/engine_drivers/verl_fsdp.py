@@ -42,7 +42,7 @@ class TinyEngine(FSDPEngine):  # type: ignore[misc]
         self.scaler = ShardedGradScaler("cpu", job.scale, growth_interval=job.interval)
         self.ulysses_device_mesh, self.ulysses_sequence_parallel_size = None, 1
         self._qat_enabled = False
-        self.checkpoints = FSDPCheckpointManager(
+        self.checkpoints = FSDPCheckpointManager(  # ampsim: ignore[AMP112]
             self.module,
             self.optimizer,
             checkpoint_config={"save_contents": CONTENTS, "load_contents": CONTENTS},

@@ -15,10 +15,16 @@ from ampsim.core.files import BusyError, DamagedFileError
 from ampsim.core.output import run_command
 from ampsim.runs.record import data_file
 from experiments.runner import device, pool, settings
-from experiments.runner.execute import Options, Outcome, Run, UnitsFailedError, execute
+from experiments.runner.execute import (
+    Options,
+    Outcome,
+    Run,
+    UnitsFailedError,
+    execute,
+    refuse,
+)
 from experiments.runner.experiment import Config, Experiment, UsageError
 
-KEPT = "finished units are kept; run the same command to continue"
 STYLE = (tyro.conf.FlagCreatePairsOff,)
 INLINE = tyro.conf.arg(
     name=""
@@ -92,17 +98,6 @@ def check_figures(run: Run) -> Outcome:
     return Outcome(0, "checked")
 
 
-def refuse(name: str, error: Exception) -> int:
-    """Print an error, and return the exit status."""
-    advice = (
-        f"; check that the data and output paths can be read and written; {KEPT}"
-        if isinstance(error, OSError)
-        else ""
-    )
-    print(f"{name}: error: {error}{advice}", file=sys.stderr)
-    return 2 if isinstance(error, UsageError | BusyError) else 1
-
-
 def print_table(run: Run) -> None:
     """Print the table of an experiment that has one."""
     if hasattr(run.experiment.module, "table"):
@@ -150,20 +145,10 @@ def parse(stem: str, argv: Sequence[str]) -> Run:
         sorted({"cpu", *experiment.devices}) if options.smoke else experiment.devices
     )  # a smoke run may use any machine
     device.require(options.device, allowed)
-    require_file(parsed.out)
     path = parsed.out or default_path(experiment, config, options)
     elsewhere = options.reproduce and not (parsed.out or options.smoke)
     reference = experiment.data(path.parent.name) if elsewhere else path
     return Run(experiment, config, options, path, list(argv), reference)
-
-
-def require_file(out: Path | None) -> None:
-    """Raise if a path exists and is not a file: reading a device would never end."""
-    if out and out.exists() and not out.is_file():
-        kind = "folder" if out.is_dir() else "device"
-        raise UsageError(
-            f"out={out}: expected a file, not a {kind}; pass --out FILE.jsonl"
-        )
 
 
 def data_path(experiment: Experiment, options: Options) -> Path:

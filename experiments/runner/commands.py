@@ -9,18 +9,17 @@ experiments STEM [options]` is the same as `python -m experiments.STEM [options]
 share one pool of workers.
 """
 
+import argparse
 import difflib
 import itertools
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from ampsim.core.files import BusyError, DamagedFileError
 from experiments.runner import everything, reproduced
 from experiments.runner.cli import main as run_one
-from experiments.runner.cli import refuse
+from experiments.runner.execute import refuse
 from experiments.runner.experiment import Experiment, UsageError, stems
 from figures import claim_results
 
@@ -46,8 +45,8 @@ USAGE = (
 
 def main(argv: Sequence[str]) -> int:
     """Return the exit status: 0 success, 1 a run failed, 2 invalid arguments, 130 interrupted."""
-    name, options = (argv[0], argv[1:]) if argv else ("", [])
-    if name in ("", "-h", "--help"):
+    name, options = (argv[0], argv[1:]) if argv else ("--help", [])
+    if name in ("-h", "--help"):
         print(USAGE)
         for stem in stems():
             print(f"\n{stem}\n    {Experiment(stem).question}")
@@ -59,38 +58,32 @@ def main(argv: Sequence[str]) -> int:
     named = list(itertools.takewhile(lambda word: word in stems(), argv))
     if len(named) > 1:
         return everything.main(argv[len(named) :], named)
-    if name in stems():
+    if named:
         return run_one(name, options)
-    near = difflib.get_close_matches(name, [*stems(), "all"], n=1, cutoff=0.0)[0]
-    print(f"experiments: error: {name!r}: expected one of {', '.join(stems())} or all; did you mean {near!r}?",
-          file=sys.stderr)  # fmt: skip
+    (near,) = difflib.get_close_matches(name, [*stems(), "all"], n=1, cutoff=0.0)
+    expected = f"expected one of {', '.join(stems())} or all; did you mean {near!r}?"
+    print(f"experiments: error: {name!r}: {expected}", file=sys.stderr)
     return 2
 
 
 def reproduction(name: str, options: Sequence[str]) -> int:
     """Compare, adopt, or evaluate the data of a folder; by default that of `make reproduce`."""
-    sentences = name == "claims" and "--sentences" in options
-    if sentences:
-        options = [option for option in options if option != "--sentences"]
-    if options and (options[0] != "--data" or len(options) != 2):
-        print(
-            f"experiments: error: {' '.join(options)!r}: expected {name} [--data DIR]",
-            file=sys.stderr,
-        )
-        return 2
-    folder = Path(options[1]) if options else reproduced.folder()
-    console = Console(width=max(120, Console().width), highlight=False)
+    parser = argparse.ArgumentParser(f"python -m experiments {name}")
+    parser.add_argument("--data", type=Path, metavar="DIR")
+    if name == "claims":
+        parser.add_argument("--sentences", action="store_true")
+    given = parser.parse_args(options)
+    folder = given.data or reproduced.folder()
     try:
         if name == "records":
-            console.print(reproduced.table(folder), markup=False)
+            print("\n".join(reproduced.compare(folder)))
         elif name == "adopt":
             print("\n".join(reproduced.adopt(folder)))
         else:
-            judged = list(
-                claim_results.judge_all(folder if options or folder.exists() else None)
-            )
-            print("\n".join(claim_results.lines(judged, sentences=sentences)))
-            if not options and not folder.exists():
+            here = folder if given.data or folder.exists() else None
+            judged = list(claim_results.judge_all(here))
+            print("\n".join(claim_results.lines(judged, sentences=given.sentences)))
+            if here is None:
                 print("No data from this machine: run `make reproduce` to compute it.")
     except (UsageError, BusyError, DamagedFileError, OSError) as error:
         return refuse(f"experiments {name}", error)

@@ -12,8 +12,8 @@ from rich.table import Table
 from ampsim.core.files import DamagedFileError
 from ampsim.runs.record import data_file
 from experiments.runner import device
-from experiments.runner.cli import STYLE, attempt, refuse
-from experiments.runner.execute import Options, Outcome
+from experiments.runner.cli import STYLE, attempt
+from experiments.runner.execute import Options, Outcome, refuse
 from experiments.runner.experiment import INSTALL, Experiment, UsageError, stems
 from experiments.runner.pool import Workers
 from experiments.runner.progress import duration

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ampsim.core.files import sole_writer
+from ampsim.core.files import BusyError, sole_writer
 from ampsim.core.json_lines import Record
 from experiments.runner import pool, previous_data, provenance
 from experiments.runner.experiment import Config, Experiment, Unit, UsageError
@@ -187,3 +187,15 @@ def perform(
             f"kept in {journal.part}. Run the same command to retry the failed units; if memory "
             "was short, pass --jobs 1"
         )
+
+
+def refuse(name: str, error: Exception) -> int:
+    """Print an error, and return the exit status."""
+    advice = ""
+    if isinstance(error, OSError):
+        advice = (
+            "; check that the data and output paths can be read and written; finished units are "
+            "kept; run the same command to continue"
+        )
+    print(f"{name}: error: {error}{advice}", file=sys.stderr)
+    return 2 if isinstance(error, UsageError | BusyError) else 1

@@ -7,13 +7,12 @@ again.
 
 import argparse
 import signal
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.runner import device, pool
-from experiments.runner.execute import Options, Run, execute
+from experiments.runner.execute import Options, Run, execute, refuse
 from experiments.runner.experiment import Experiment, UsageError, stems
 
 FIRST = ("gpt_fp16", "resnet_fp16", "scale_crash")  # all others follow
@@ -40,51 +39,47 @@ def main(argv: Sequence[str]) -> int:
         "--minutes", type=float, default=9.0, help="time limit; default: 9"
     )
     parser.add_argument("--dry", action="store_true", help="run a few steps on the CPU")
-    told = parser.parse_args(argv)
-    name = "cpu" if told.dry else "cuda"
+    given = parser.parse_args(argv)
+    name = "cpu" if given.dry else "cuda"
     try:
         device.require(name)
-        if unknown := set(told.stems) - set(order):
+        if unknown := set(given.stems) - set(order):
             raise UsageError(
                 f"{', '.join(unknown)}: expected some of {', '.join(order)}"
             )
     except UsageError as error:
-        print(f"experiments gpu: error: {error}", file=sys.stderr)
-        return 2
-    signal.signal(
-        signal.SIGALRM, signal.default_int_handler
-    )  # as Ctrl-C: finished units are kept
-    signal.setitimer(signal.ITIMER_REAL, 60 * told.minutes)
-    statuses = []
+        return refuse("experiments gpu", error)
+    # As Ctrl-C: finished units are kept.
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 60 * given.minutes)
+    status = 0
     try:
-        with pool.Workers() as workers:
-            for stem in told.stems or order:
-                statuses.append(
-                    run_experiment(Experiment(stem), name, workers, dry=told.dry)
-                )
-                if statuses[-1] == 130:
-                    break
+        for stem in given.stems or order:
+            status = max(status, run_experiment(Experiment(stem), name))
+            if status == 130:
+                break
     except KeyboardInterrupt:
-        statuses.append(130)
+        status = 130
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-    return max(statuses)
+    return status
 
 
-def run_experiment(
-    chosen: Experiment, name: str, workers: pool.Workers, *, dry: bool
-) -> int:
-    """Run one experiment with its default settings, or a few steps; return the exit status."""
-    folder = Path(tempfile.mkdtemp(prefix="ampsim-smoke-")) if dry else None
+def run_experiment(chosen: Experiment, name: str) -> int:
+    """Run one experiment with its default settings, or a few steps on the CPU; return the exit
+    status.
+    """
+    dry = name == "cpu"
     try:
         chosen.require_packages()
         config = chosen.module.SMOKE if dry else chosen.module.Config()
-        path = folder / "smoke.jsonl" if folder else chosen.data(device.slug(name))
+        path = chosen.data(device.slug(name))
+        if dry:
+            path = Path(tempfile.mkdtemp(prefix="ampsim-smoke-")) / path.name
         options = Options(device="cpu" if dry else "cuda", smoke=dry)
-        argv = ["--device", name]
-        with pool.kernels(own=not chosen.repeats):
-            run = Run(chosen, config, options, path, argv, path)
+        run = Run(chosen, config, options, path, ["--device", name], path)
+        with pool.kernels(own=not chosen.repeats), pool.Workers() as workers:
             return execute(run, workers).status
     except (ImportError, RuntimeError, ValueError, OSError) as error:
-        print(f"{chosen.stem}: error: {error}", file=sys.stderr)
+        refuse(chosen.stem, error)
         return 1

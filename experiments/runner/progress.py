@@ -17,7 +17,7 @@ class Steps:
         self.printed = time.monotonic()
 
     def __call__(self, done: int) -> None:
-        if time.monotonic() - self.printed >= QUIET:
+        if done < self.total and time.monotonic() - self.printed >= QUIET:
             self.printed = time.monotonic()
             print(f"{self.unit}: {done} of {self.total} steps", flush=True)
 

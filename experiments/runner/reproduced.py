@@ -4,13 +4,12 @@ adoption.
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
-from rich.table import Table
-
+from ampsim.core.json_lines import Record
 from ampsim.runs.record import data_file
 from experiments.runner import experiment, previous_data
 from experiments.runner.experiment import Experiment, UsageError, stems
+from experiments.runner.previous_data import Earlier
 
 
 def folder() -> Path:
@@ -18,75 +17,24 @@ def folder() -> Path:
     return experiment.HERE / "data" / "cpu"
 
 
-class Comparison(NamedTuple):
-    """One data file made here, beside the committed one."""
-
-    stem: str
-    equal: int  # records, to the last bit
-    total: int  # records
-    committed: str  # device of the committed data; empty if none has the same settings
-    repeats: bool  # whether an equal processor gives equal records: no time is measured
-
-    @property
-    def verdict(self) -> str:
-        """The result of the comparison, in a few words."""
-        if not self.repeats:
-            return "measures time"
-        if not self.committed:
-            return "no committed data"
-        return "equal" if self.equal == self.total else "differs"
-
-
-def compare(folder: Path) -> Iterator[Comparison]:
-    """Compare each data file of a folder with the committed one of the same experiment and device.
+def compare(folder: Path) -> Iterator[str]:
+    """Yield how many records of each file equal the committed ones, and how many files are equal.
 
     Raises:
         UsageError: The folder does not exist.
         ampsim.core.files.DamagedFileError: A file of the folder cannot be read.
     """
-    for path in _files(folder):
-        asked, (origin, rows) = Experiment(path.stem), data_file.read(path)
-        old = previous_data.earlier(
-            asked.data("cpu"), origin["config"], origin["inputs_sha256"]
-        )
-        device = str(old.origin["device"]["name"]) if old else ""
-        yield Comparison(
-            path.stem, old.equal(rows) if old else 0, len(rows), device, asked.repeats
-        )
-
-
-def _files(folder: Path) -> list[Path]:
-    """Return the data files of experiments; no journals."""
-    if not folder.is_dir():
-        raise UsageError(
-            f"{folder}: expected a folder of data files; run `make reproduce` to write build/here/data/cpu"
-        )
-    return [path for path in sorted(folder.glob("*.jsonl")) if path.stem in stems()]
-
-
-def table(folder: Path) -> Table:
-    """Return the comparison as a table, with the sum in its caption."""
-    found = list(compare(folder))
-    shown = Table(
-        "experiment",
-        "records",
-        "equal bit for bit",
-        "result",
-        "device of the committed data",
-        title="Records",
-    )
-    for column in (1, 2):
-        shown.columns[column].justify = "right"
-    for row in found:
-        shown.add_row(
-            row.stem, str(row.total), str(row.equal), row.verdict, row.committed
-        )
-    asked = [row for row in found if row.repeats and row.committed]
-    equal = sum(row.equal == row.total for row in asked)
-    shown.caption = (
-        f"{equal} of the {len(asked)} comparable files have only equal records"
-    )
-    return shown
+    comparable = equal = 0
+    for made, _, rows, before in _files(folder):
+        if not made.repeats:
+            yield f"{made.stem}: measures time"
+        elif before is None:
+            yield f"{made.stem}: no committed data with these settings"
+        else:
+            comparable += 1
+            equal += before.equal(rows) == len(rows)
+            yield f"{made.stem}: {before.compare(rows)}"
+    yield f"{equal} of the {comparable} comparable files have only equal records"
 
 
 def adopt(folder: Path) -> Iterator[str]:
@@ -94,10 +42,22 @@ def adopt(folder: Path) -> Iterator[str]:
 
     A committed file with equal records and valid provenance is not changed.
     """
-    for path in _files(folder):
-        target, (origin, rows) = Experiment(path.stem).data("cpu"), data_file.read(path)
-        before = previous_data.earlier(
-            target, origin["config"], origin["inputs_sha256"]
+    for made, origin, rows, before in _files(folder):
+        written = previous_data.write(made.data("cpu"), origin, rows, before)
+        yield f"{made.stem}: {'written' if written else 'unchanged'}"
+
+
+def _files(
+    folder: Path,
+) -> Iterator[tuple[Experiment, Record, list[Record], Earlier | None]]:
+    """Yield each experiment with data in a folder, that data, and the committed data."""
+    if not folder.is_dir():
+        raise UsageError(
+            f"{folder}: expected a folder of data files; run `make reproduce` to write build/here/data/cpu"
         )
-        written = previous_data.write(target, origin, rows, before)
-        yield f"{path.stem}: {'written' if written else 'unchanged'}"
+    for path in sorted(folder.glob("*.jsonl")):
+        if path.stem in stems():
+            made, (origin, rows) = Experiment(path.stem), data_file.read(path)
+            settings = origin["config"], origin["inputs_sha256"]
+            before = previous_data.earlier(made.data("cpu"), *settings)
+            yield made, origin, list(rows), before

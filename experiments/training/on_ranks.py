@@ -1,12 +1,9 @@
-"""One rank of a training run in fp16: it has its part of a small GPT's parameters, cut by hand or
-by FSDP2.
-
-``torchrun --nproc-per-node 2 -m experiments.training.on_ranks FOLDER`` reads `FOLDER/job`, and each
-rank writes what it saw to a file of its number there.
+"""Two ranks with gloo, and training in fp16 on them: each has its part of a small GPT's parameters,
+cut by hand or by FSDP2.
 """
 
 import os
-import sys
+import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+from torch.multiprocessing.spawn import spawn
 from torch.nn.utils import vector_to_parameters
 
 from ampsim.core import json_lines
@@ -26,6 +24,8 @@ from ampsim.core.json_lines import Record
 from ampsim.torch import GradScaler
 from experiments.models.gpt import Size
 from experiments.training import fp16, series, tasks
+
+RANKS = 2
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,8 @@ class Job:
     batch: int  # windows of text per rank and step
     init_scale: float
     growth_interval: int
-    planted: Sequence[
-        Sequence[int]
-    ]  # pairs of a step and a rank, whose part of the gradient has an inf there
+    # Pairs of a step and a rank, whose part of the gradient has an inf there.
+    planted: Sequence[tuple[int, int]]
 
 
 class ByHand:
@@ -118,17 +117,32 @@ WAYS = {
 SCALERS = ("torch", "ours")
 
 
-def main(folder: Path) -> None:
-    """Train in each way with each scaler, and write what this rank saw."""
-    warnings.filterwarnings(
-        "ignore", "Found a non-scalar tensor"
-    )  # of torch's scaler, about its own flags
-    dist.init_process_group("gloo")
-    job = Job(**json_lines.decode((folder / "job").read_text()))
-    runs = [train(job, way, scaler) for way in WAYS.values() for scaler in SCALERS]
-    (folder / str(dist.get_rank())).write_text(json_lines.encode(runs))
+def start(work: Callable[..., Any], arguments: tuple[Any, ...]) -> list[Any]:
+    """Call a function of a module on two ranks, and return what each of them returned, as JSON."""
+    with tempfile.TemporaryDirectory() as folder:
+        spawn(take_part, (folder, work, arguments), RANKS)  # type: ignore[no-untyped-call]
+        texts = [Path(folder, str(rank)).read_text() for rank in range(RANKS)]
+    return [json_lines.decode(text)["seen"] for text in texts]
+
+
+def take_part(
+    rank: int, folder: str, work: Callable[..., Any], arguments: tuple[Any, ...]
+) -> None:
+    """Do one rank's part, and write what it returns into the folder."""
+    torch.set_num_threads(1)
+    # torch's own, of its scaler's flags and of FSDP1's end
+    warnings.filterwarnings("ignore")
+    store = Path(folder, "store").as_uri()
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=RANKS)
+    text = json_lines.encode({"seen": work(*arguments)})
+    Path(folder, str(rank)).write_text(text)
     dist.barrier()
     os._exit(0)  # an interpreter that ends with gloo's threads alive may abort
+
+
+def train_all(job: Job) -> list[Record]:
+    """Train in each way with each scaler, and return what this rank saw."""
+    return [train(job, way, scaler) for way in WAYS.values() for scaler in SCALERS]
 
 
 def train(job: Job, way: Way, scaler: str) -> Record:
@@ -195,7 +209,7 @@ def steps(
         optimizer.zero_grad()
         scaler.scale(loss).backward()
         model.reduce()
-        if [number, rank] in job.planted:
+        if (number, rank) in job.planted:
             next(own(param.grad for param in model.parameters)).view(-1)[0] = torch.inf
         before, scale = (
             [part.clone() for part in own(model.parameters)],
@@ -219,7 +233,3 @@ def own(tensors: Iterable[Any]) -> Iterator[Tensor]:
     """Yield the part of each tensor that this rank has."""
     for tensor in tensors:
         yield (tensor.to_local() if hasattr(tensor, "to_local") else tensor).detach()
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

@@ -27,7 +27,7 @@ DEEP = {
 # Of these, a smoke run in `make test` has no other arm than one that is done in a second.
 QUICK = {
     "policy_benchmark": "Headroom 1 bit",
-    "log_power": "right",
+    "log_power": "no fault",
     "cuda_runs": "megatron",
 }
 EXPERIMENTS = [Experiment(stem) for stem in stems()]

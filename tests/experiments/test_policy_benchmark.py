@@ -9,7 +9,7 @@ from ampsim import Rule, init, update
 from ampsim.core import policies, theory
 from ampsim.core.policies import Policy
 from experiments import policy_benchmark, runner
-from experiments.policy_benchmark import OURS, Entry, score
+from experiments.policy_benchmark import OURS, score
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ def test_own_policy_enters_by_path() -> None:
 )
 def test_other_paths_raise(path: str) -> None:
     with pytest.raises(runner.UsageError, match="module:Class"):
-        Entry(path).make()
+        policy_benchmark.arms(policy_benchmark.Config(policy=path))
 
 
 def test_grid_has_ten_thousand_rules() -> None:

@@ -221,14 +221,6 @@ def test_invalid_arguments_are_rejected(
     assert not (folder / "data").exists()
 
 
-@pytest.mark.parametrize("out", [".", "/dev/null"])
-def test_an_out_must_be_a_file(
-    out: str, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert runner.main("tiny", ["--jobs", "1", "--out", out]) == 2
-    assert f"out={out}: expected a file" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("room", "kept"), [(2, 3), (4, 4)]
 )  # of a third unit only the confirmation is missing

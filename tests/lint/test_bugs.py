@@ -122,7 +122,7 @@ def test_correct_loops_have_no_findings(files: list[str]) -> None:
     )
 
 
-WRONG_ON_PURPOSE = ("bugs", "census_reports")
+WRONG_ON_PURPOSE = ("bugs", "reports")
 LIGHTNING = ROOT / "experiments/frameworks/lightning.py"
 
 

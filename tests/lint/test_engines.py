@@ -154,5 +154,6 @@ def test_clip_is_told_once() -> None:
         f"        scaler.scale(model(batch)).backward()\n        scaler.unscale_(optimizer)\n{clip}"
         f"{ends}scaler.step(optimizer)\n            scaler.update()\n"
         f"    else:\n        model(batch).backward()\n{clip}{ends}optimizer.step()\n"
+        "    zero_grad()\n"
     )
     assert [(each.line, each.code) for each in lint(text)] == [(5, "AMP135")]

@@ -89,20 +89,36 @@ def test_apex_unscales_at_block_end(indent: str, found: bool) -> None:
 
 
 @pytest.mark.parametrize(
+    ("condition", "codes"),
+    [("True", ["AMP111"]), ("isfinite(norm)", []), ("not skipped", [])],
+)
+def test_unscaled_gradients_need_a_check(condition: str, codes: list[str]) -> None:
+    text = f"{MAKES}{LOOP}    scaler.unscale_(optimizer)\n    if {condition}:\n        optimizer.step()\n"
+    assert [each.code for each in lint(text)] == codes
+
+
+@pytest.mark.parametrize(
+    "zeroes",
+    ["model.zero_grad()", "parameter.grad = None", "parameter.grad.zero_()"],
+)
+def test_gradients_are_zeroed_anywhere(zeroes: str) -> None:
+    assert [each.code for each in lint(RULES["AMP139"].wrong)] == ["AMP139"]
+    assert lint(f"{RULES['AMP139'].wrong}    {zeroes}\n") == []
+    step = RULES["AMP139"].wrong.replace("for batch in loader", "if batch")
+    assert lint(step) == []
+
+
+@pytest.mark.parametrize(
     ("old", "new", "found"),
     [
         ("for epoch in range(10):", "for epoch in forever():", True),
-        (
-            "for epoch in range(10):\n    optimizer.zero_grad()",
-            "for epoch in range(10):",
-            False,
-        ),
+        ("(index + 1)", "steps_of_all_epochs", False),
         ("% window == 0", "% window == 0 or index + 1 == len(loader)", False),
-        ("for epoch in range(10):", "def train_epoch():", True),
-        ("for epoch in range(10):", "def train():", False),
+        ("for epoch in range(10):", "def train(loader):", True),
+        ("for epoch in range(10):", "if True:", False),
     ],
 )
-def test_lost_window_needs_zeroed_gradients(old: str, new: str, found: bool) -> None:
+def test_lost_window_is_an_epochs_last(old: str, new: str, found: bool) -> None:
     text = RULES["AMP138"].wrong.replace(old, new)
     assert ("AMP138" in [each.code for each in lint(text)]) == found
     ended = text + "    scaler.step(optimizer)\n    scaler.update()\n"

@@ -154,4 +154,6 @@ def train(loader):
 
 @pytest.mark.parametrize(("text", "codes"), LOOPS.values(), ids=LOOPS)
 def test_loops_give_expected_findings(text: str, codes: list[str]) -> None:
-    assert [f"{each.line} {each.code}" for each in lint(text, codes=RULES)] == codes
+    # The loops are excerpts, of which many leave out where gradients are zeroed.
+    found = lint(text, codes=RULES.keys() - {"AMP139"})
+    assert [f"{each.line} {each.code}" for each in found] == codes

@@ -73,6 +73,7 @@ def test_enabled_scaler_under_bfloat16(
 def test_scaler_argument_under_bfloat16() -> None:
     _, loop = SCALED.split("\n", 1)
     text = loop.format(autocast="torch.autocast('cuda', dtype=torch.bfloat16)")
+    text += "    optimizer.zero_grad()\n"
     assert [(each.line, each.code) for each in lint(text)] == [(4, "AMP132")]
     assert lint(text.replace("bfloat16", "float16")) == []
 
@@ -98,6 +99,11 @@ def test_scaler_argument_under_bfloat16() -> None:
             "context",
             True,
         ),
+        (
+            "make = lambda: torch.autocast('cuda', dtype=torch.half)",
+            "make()",
+            True,
+        ),
         ("import deepspeed", "torch.autocast('cuda', dtype=torch.half)", False),
     ],
 )
@@ -106,6 +112,12 @@ def test_float16_autocast_needs_a_scaler(
 ) -> None:
     text = BARE.format(before=before, autocast=autocast)
     assert [each.code for each in lint(text)] == ["AMP136"] * found
+    # A scaler of another loop, or for another loss, changes nothing; a branch without fp16 does.
+    other = SCALED.format(autocast="context", enabled="").replace('"cuda"', "")
+    codes = {each.code for each in lint(other + text)}
+    assert ("AMP136" in codes) == found
+    branch = text.replace("loss.back", "if not fp16:\n        loss.back")
+    assert lint(branch) == []
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def test_names_change_no_finding(code: str) -> None:
 def test_a_function_hides_no_finding(code: str) -> None:
     text = f"def train(model, loader, scaler, optimizer):\n{indent(RULES[code].wrong, '    ')}"
     expected = {each.code for each in lint(RULES[code].wrong, codes=RULES)}
-    assert {each.code for each in lint(text, codes=RULES)} == expected
+    assert {each.code for each in lint(text, codes=RULES)} >= expected
 
 
 @pytest.mark.parametrize("code", RULES)
@@ -269,6 +269,7 @@ class Trainer:
         for batch in loader:
             self.backward(self.model(batch))
             self.advance()
+            self.adapt.zero_grad()
 """
 
 
@@ -292,6 +293,7 @@ class Trainer:
                 self.scaler.scale(self.model(self.batch)).backward()
                 self.scaler.step(self.optimizer)
                 self.scaler.update()
+                self.optimizer.zero_grad()
             self.scheduler.step()
 """
     assert lint(text) == []
@@ -338,6 +340,7 @@ def test_repeated_condition_branches_exclude_each_other(
         scaler.update()
     else:
         optimizer.step()
+    optimizer.zero_grad()
 """
     assert lint(text) == []
     wrong = text.replace("        scaler.unscale_(optimizer)\n", "")

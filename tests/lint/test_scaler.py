@@ -37,7 +37,7 @@ def test_saved_scaler_may_have_any_name() -> None:
 
 def test_scaler_argument_must_be_saved() -> None:
     text = f"def train(scaler):\n    for batch in loader:\n        scaler.scale(loss(batch)).backward()\n    {END}"
-    text = text.replace("\n    scaler.u", "\n        scaler.u")
+    text = text.replace("\n    scaler.u", "\n        zero_grad()\n        scaler.u")
     assert lint(text) == []
     assert [
         each.code for each in lint(f"{text}torch.save(optimizer.state_dict(), path)\n")
@@ -50,6 +50,7 @@ def run(loader, optimizer):
         scaler.scale(model(batch)).backward()
         scaler.step(optimizer)
         scaler.update()
+        optimizer.zero_grad()
 def main(loader):
     for turn in range(9):
         optimizer = SGD(model.parameters(), lr=0.1)
@@ -308,13 +309,12 @@ def test_conditional_scaler_is_recognized(scaler: str, found: list[str]) -> None
     ] == found
 
 
-def test_each_save_is_reported_once() -> None:
+def test_each_checkpoint_is_reported_once() -> None:
     save = 'torch.save({"a": optimizer_a.state_dict(), "b": optimizer_b.state_dict()}, path)\n'
     blocks = f"if best:\n    {save}    {save}    if last:\n        {save}if often:\n    {save}"
     text = RULES["AMP112"].right.partition("torch.save")[0]
     assert [each.line - text.count("\n") for each in lint(f"{text}{blocks}")] == [
         2,
-        3,
         5,
         7,
     ]
@@ -348,6 +348,12 @@ def test_scaler_enabled_for_bfloat16_is_flagged(enabled: str, found: bool) -> No
     ] == ["AMP132"] * found
 
 
+def test_scaler_of_another_files_loop_is_used() -> None:
+    text = "scaler = NativeScaler()\nfit(model, optimizer, scaler)\n"
+    saved = f"{text}torch.save(optimizer.state_dict(), path)\n"
+    assert [each.code for each in lint(saved)] == ["AMP112"]
+
+
 PER_EPOCH = """\
 class Trainer:
     def train_epoch(self, loader):
@@ -367,6 +373,9 @@ class Trainer:
 
 def test_scaler_per_epoch_is_reported_once() -> None:
     assert [(each.line, each.code) for each in lint(PER_EPOCH)] == [(3, "AMP113")]
+    head, _, rest = PER_EPOCH.partition("        for batch")
+    shown = f"{head}        with bar:\n         for batch{rest}"
+    assert [(each.line, each.code) for each in lint(shown)] == [(3, "AMP113")]
     kept = PER_EPOCH.replace("        scaler =", "        self.scaler =").replace(
         " scaler.", " self.scaler."
     )
@@ -412,6 +421,8 @@ def test_schedule_in_unscaled_branch_is_allowed(condition: str, found: bool) -> 
             False,
         ),
         ("scaler.step(optimizer)", "figure.save(model, optimizer)", False),
+        ("scaler.step(optimizer)", "log_ckpt(net=model, o=optimizer)", True),
+        ("scaler.step(optimizer)", "load_checkpoint(path, model, optimizer)", False),
         ("accel.step(optimizer)", "torch.save(optimizer.state_dict(), path)", True),
     ],
 )

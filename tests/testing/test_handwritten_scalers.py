@@ -56,11 +56,6 @@ def test_drop_in_must_match_torch_errors():
 # is constructed
 
 
-class Positional(torch.amp.GradScaler):
-    def __init__(self, *args):
-        super().__init__(*args)
-
-
 class Wraps:
     """No base says what it takes: it is taken for torch's."""
 
@@ -86,7 +81,6 @@ class Holds:
 @pytest.mark.parametrize(
     "target",
     [
-        Positional,
         Wraps,
         Holds,
         partial(torch.amp.GradScaler, "cpu"),

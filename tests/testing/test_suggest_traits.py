@@ -16,9 +16,8 @@ from ampsim.testing.check import BrokenError  # noqa: E402
 from ampsim.testing.examples import Examples  # noqa: E402
 from ampsim.testing.scaler_checks import run as judge  # noqa: E402
 from ampsim.testing.scaler_checks.construction import CONSTANTS  # noqa: E402
-from ampsim.testing.scaler_checks.propose import propose  # noqa: E402
 from ampsim.testing.scaler_checks.subject import as_subject  # noqa: E402
-from ampsim.testing.scaler_checks.suggest_traits import DECLARED  # noqa: E402
+from ampsim.testing.scaler_checks.suggest_traits import DECLARED, propose  # noqa: E402
 from ampsim.torch import AsyncGradScaler  # noqa: E402
 from tests.testing.handwritten_scalers import (  # noqa: E402
     HasAFloorOfOne,
@@ -192,11 +191,6 @@ class TakesNoScale(Stranger):
         (AllOrNone, "optimizers_share_one_scale", "Traits(skips='all')"),
         (KeepsDouble, "scale_is_never_infinite", "Traits(scale_dtype='float64')"),
         (KnowsNoFactors, "scale_is_exact_float32", "Traits(unsupported={'factors'})"),
-        (
-            SavesNoConstants,
-            "state_dict_continues_run",
-            "Traits(unsupported={'saved_constants'})",
-        ),
         (SavesNothing, DECLARED, "Traits(unsupported={'state_dict'})"),
         (TakesNoScale, DECLARED, "Traits(unsupported={'override'})"),
         (TellsNoSkip, DECLARED, "unsupported={'skip_report'}"),
@@ -205,13 +199,8 @@ class TakesNoScale(Stranger):
         (GivesUp, "overflow_backs_off_once", "gives_up=(OverflowError,)"),
         (ReturnsNothing, "step_returns_optimizer_result", "unsupported={'step_value'}"),
         (NoSetters, DECLARED, "unsupported={'setters'}"),
-        (AcceptsMisuse, DECLARED, "unsupported={'refusals'}"),
-        (TakesAgain, "unscale_misuse_raises", "unsupported={'refusals'}"),
-        (
-            UnscalesByTheScaleOfTheMoment,
-            "update_between_steps_keeps_gradients_correct",
-            "unsupported={'refusals'}",
-        ),
+        (AcceptsMisuse, "misuse_raises", "unsupported={'refusals'}"),
+        (TakesAgain, "call_sequences_match_torch", "unsupported={'refusals'}"),
     ],
 )
 def test_finding_names_its_trait(scaler, check, declared):
@@ -285,9 +274,32 @@ def test_missing_method_hides_no_fault():
     assert failed == [DECLARED, "state_dict_continues_run"]
 
 
+def passes(check, scaler):
+    return check.passes(scaler, Examples(60, 1))
+
+
+@pytest.mark.parametrize(
+    ("scaler", "name"),
+    [
+        (SavesNoConstants, "state_dict_continues_run"),
+        (TakesAgain, "call_sequences_match_torch"),
+        (AcceptsMisuse, "misuse_raises"),
+        (
+            UnscalesByTheScaleOfTheMoment,
+            "update_between_steps_keeps_gradients_correct",
+        ),
+    ],
+)
+def test_proposal_excuses_no_failure(scaler, name):
+    checks = judge.chosen(names=[name])
+    proposed, known = propose(as_subject(scaler), checks, passes)
+    assert not proposed.traits.unsupported & {"refusals", "saved_constants"}
+    assert (passes(checks[0], proposed), known) == (False, {})
+
+
 def test_proposal_leaves_the_fault():
     checks = judge.chosen(names=FAULTY)
-    scaler, known = propose(as_subject(LosesItsStreak), checks, Examples(60, 1))
+    scaler, known = propose(as_subject(LosesItsStreak), checks, passes)
     assert scaler.traits == Traits(unsupported={"setters", "skip_report"})
     assert known == {}
     failed = [
@@ -300,7 +312,7 @@ def test_proposal_leaves_the_fault():
 
 def test_proposal_expects_known_failures():
     checks = judge.chosen(levels=[5])
-    scaler, known = propose(as_subject(torch.amp.GradScaler), checks, Examples(FEW, 1))
+    scaler, known = propose(as_subject(torch.amp.GradScaler), checks, passes)
     assert not scaler.traits.differences()
     failed = {each.name for each in checks} & known_failures.TORCH.keys()
     assert known == {name: known_failures.TORCH[name] for name in failed}

@@ -5,13 +5,14 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ampsim.lint.events import Trace
-from ampsim.lint.names import OPTIMIZER, SCALER, called, name_of
+from ampsim.lint.names import OPTIMIZER, SCALER, called, kind_by_class, name_of
 from ampsim.lint.rules.loop import scaler_recreated_in_loop
 from ampsim.lint.source import Source
 
+# A function that is named for a checkpoint, and not for reading one.
 _SAVES = re.compile(
-    r"(^|\.)_?(\w*_)?save_?(\w+_)?(checkpoint|ckpt|state|model)s?$|(^|\.)epoch_saving$|"
-    r"(^|\.)Checkpointer$|checkpointer\.save$",
+    r"^(?!.*(load|resum|restor|from|init))"
+    r".*(ckpt|checkpoint|saving|save_?(\w+_)?(state|model|all|local))",
     re.I,
 )
 # A text in which a scaler may be saved: within apex or accelerate, under a key, as a value of a
@@ -39,7 +40,8 @@ def scaler_not_saved(source: Source, traces: Sequence[Trace]) -> Iterator[ast.AS
 
     A scaler that is recreated for each epoch has nothing to save.
     """
-    used = any(source.scalers()) or any(trace.of("step", "unscale") for trace in traces)
+    made = (kind_by_class(name_of(call.func)) for call in source.calls)
+    used = SCALER in made or any(trace.of("step", "unscale") for trace in traces)
     apex = any(trace.of("apex") for trace in traces)
     saved = _SAVES_A_SCALER.search(_COMMENT.sub("", source.text))
     kept = [source.kind(name_of(owner)) for owner in source.owners_of("state_dict")]
@@ -49,13 +51,11 @@ def scaler_not_saved(source: Source, traces: Sequence[Trace]) -> Iterator[ast.AS
         return
     told = set[object]()
     for node in saved_optimizers(source):
-        # Each call that saves is told, and of several assignments in a block the first one.
-        statement = next(
-            each for each in source.around(node) if isinstance(each, ast.stmt)
-        )
-        block = next(source.around(statement))
-        last = statement in getattr(block, "orelse", ())
-        place = statement if isinstance(statement, ast.Expr) else (block, last)
+        # A checkpoint is one place, though it has several optimizers or files.
+        around = source.around(node)
+        statement = next(each for each in around if isinstance(each, ast.stmt))
+        block = next(around)
+        place = block, statement in getattr(block, "orelse", ())
         # Code that saves without a state_dict() may ask apex itself.
         if place not in told and (used or "state_dict" in source.words(node)):
             yield node

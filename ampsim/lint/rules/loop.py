@@ -8,7 +8,7 @@ from ampsim.lint.events import Event, Trace
 from ampsim.lint.names import OPTIMIZER, called, name_of, words_in
 from ampsim.lint.source import Function, Source
 
-_LOOPS = ast.For | ast.AsyncFor | ast.While
+_ZEROES = re.compile(r"(zero|clear|reset)_?grad|zero_?\(|grad = None")
 
 
 def scaler_recreated_in_loop(
@@ -49,7 +49,7 @@ def _trains_a_given_optimizer(
 ) -> bool:
     names = [arg.arg for arg in (*function.args.args, *function.args.kwonlyargs)]
     given = any("optim" in name or name == "self" for name in names)
-    trains = not stepped.isdisjoint(function.body)
+    trains = not stepped.isdisjoint(ast.walk(function))
     return given and trains and not _makes_an_optimizer(source, function)
 
 
@@ -59,6 +59,12 @@ def _makes_an_optimizer(source: Source, scope: ast.AST) -> bool:
     )
     stored = (name_of(node) for node in names if isinstance(node.ctx, ast.Store))
     return OPTIMIZER in map(source.kind, stored)
+
+
+def gradients_never_zeroed(source: Source, trace: Trace, step: Event) -> bool:
+    """Return whether a loop passes losses back and steps, and no word zeroes gradients."""
+    passes = trace.of("scale", before=step, near=step)
+    return bool(step.loops and passes) and not _ZEROES.search(source.text)
 
 
 def partial_accumulation(source: Source, traces: Sequence[Trace]) -> Iterator[ast.AST]:
@@ -71,13 +77,18 @@ def partial_accumulation(source: Source, traces: Sequence[Trace]) -> Iterator[as
 
 
 def lost_accumulation(source: Source, traces: Sequence[Trace]) -> Iterator[ast.AST]:
-    """Yield the conditions on full windows in loops before which gradients are zeroed per epoch."""
+    """Yield the conditions on full windows of a loop that is over before its last window is."""
     for trace, step, test in _window_steps(source, traces):
-        outer = step.loops[:-1]
-        zeroed = [each for each in trace.of("zero", before=step) if each.loops == outer]
-        after = [each for each in trace.of("step", after=step) if each.loops == outer]
-        per_epoch = outer or "epoch" in getattr(trace.start, "name", "")
-        if not isinstance(test, ast.BoolOp) and per_epoch and zeroed and not after:
+        if isinstance(test, ast.BoolOp) or not step.loops:
+            continue
+        *outer, loop = step.loops
+        # A function that is given what it trains on may be called once per epoch.
+        given = isinstance(trace.start, Function) and trace.start.args.args
+        later = trace.of("step", after=step)
+        ended = any(each.loops == step.loops[:-1] for each in later)
+        index = source.words(loop.target) if isinstance(loop, ast.For) else frozenset()
+        counts = any(index & source.words(rest.left) for rest in _remainders(test))
+        if counts and (outer or given) and not ended:
             yield test
 
 

@@ -87,12 +87,16 @@ def scaled_gradients_read(source: Source, trace: Trace, each: Event) -> bool:
 
 def optimizer_bypasses_scaler(source: Source, trace: Trace, bare: Event) -> bool:
     """Return whether an optimizer steps by itself with gradients of a scaled loss."""
-    start = trace.scaled(bare)
-    asked = any(guard.asks for guard in bare.guards)
-    if start is None or not start.is_in(bare.loops) or asked:
+    if any(guard.asks for guard in bare.guards):
         return False
+    start = trace.scaled(bare)
+    unscaled = trace.of("unscale", after=start, before=bare, beside=bare)
     if leaf(name_of(bare.node)) in _HALVES:
-        return not trace.of("unscale", after=start, before=bare, beside=bare)
+        return bool(start) and not unscaled
+    if any(each.of == bare.of for each in unscaled):
+        return True
+    if start is None or not start.is_in(bare.loops):
+        return False
     passes = trace.of("backward", before=bare, beside=bare)
     scaled = all(each.on.startswith(SCALED) for each in passes)
     known = all(guard.benign or guard.window for guard in bare.beyond(start))

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ampsim.lint.events import Event, Trace
-from ampsim.lint.names import leaf, name_of
+from ampsim.lint.names import has, leaf, name_of
 from ampsim.lint.source import Function, Source
 
 FP16 = "float16"
@@ -24,11 +24,11 @@ _SPELLINGS = {
         r"(torch\.)?(float32|float|double|float64)|fp32|tf32|32|32-true|no", re.I
     ),
 }
-_HAS_SCALER = re.compile(
-    r"Scaler\(|scaler[.(]|scale_loss|loss_scale|deepspeed|colossalai|accelerat|fabric|lightning|"
-    r"apex",
-    re.I,
+_OTHER_SCALERS = re.compile(
+    r"scale_loss|loss_scale|"
+    r"(import|from) (deepspeed|colossalai|accelerate|(pytorch_)?lightning|apex)\b"
 )
+_ASKS_PRECISION = "amp|fp16|half|scaler|precision|dtype|autocast"
 _TURNS = (
     ast.Not | ast.NotEq | ast.IsNot | ast.NotIn | ast.IfExp | ast.Call
 )  # in a condition
@@ -108,26 +108,27 @@ def _asks_for_bfloat16(source: Source, enabled: ast.expr) -> bool:
     return len(asks) == 1 and not turned
 
 
-def autocast_without_scaler(source: Source, trace: Trace, autocast: Event) -> bool:
-    """Return whether a loss under fp16 autocast is passed back and stepped with, unscaled."""
-    if _HAS_SCALER.search(source.text) or not isinstance(autocast.node, ast.Call):
+def autocast_without_scaler(source: Source, trace: Trace, each: Event) -> bool:
+    """Return whether the loss of an fp16 autocast is passed back and stepped with, unscaled."""
+    if each.on != "plain" or _OTHER_SCALERS.search(source.text):
         return False
-    around = [*source.around(autocast.node)]
-    blocks = [
-        ast.unparse(each)
-        for each in around
-        if isinstance(each, ast.With | ast.FunctionDef)
-    ]
-    if any(_NO_GRADIENTS.search(block.partition(":\n")[0]) for block in blocks):
+    # A branch that asks for the precision may be the one without an autocast.
+    if any(has((guard.text, *guard.words), _ASKS_PRECISION) for guard in each.guards):
         return False
-    named = any(
-        isinstance(node, ast.Assign) for node in around
-    )  # and used further inside
-    for each in trace.of("backward", after=autocast, beside=autocast):
-        if each.on == "plain" and (named or each.loops == autocast.loops):
-            stepped = trace.of("bare", after=each, beside=each)
-            return bool(stepped) and FP16 in autocast_dtypes(source, autocast.node)
-    return False
+    before = trace.of("autocast", "scale", "backward", before=each, beside=each)
+    autocast = before[-1].node if before else None
+    if not isinstance(autocast, ast.Call) or before[-1].kind != "autocast":
+        return False
+    around = [*source.around(autocast)]
+    blocks = [node for node in around if isinstance(node, ast.With | ast.FunctionDef)]
+    heads = [ast.unparse(block).partition(":\n")[0] for block in blocks]
+    if any(map(_NO_GRADIENTS.search, heads)):
+        return False
+    # One that is assigned is entered further inside.
+    named = any(isinstance(node, ast.Assign) for node in around)
+    within = named or each.loops == before[-1].loops
+    stepped = trace.of("bare", after=each, beside=each)
+    return bool(within and stepped) and FP16 in autocast_dtypes(source, autocast)
 
 
 def unused_scaler(source: Source, traces: Sequence[Trace]) -> Iterator[ast.AST]:

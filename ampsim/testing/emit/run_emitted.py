@@ -9,45 +9,20 @@ from typing import Any
 _RUN = """
 import sys
 sys.path.insert(0, "")
-if sys.argv[1:]:
+source = sys.stdin.read()
+if "import ampsim" not in source and "from ampsim" not in source:
     sys.modules["ampsim"] = None  # as if it were not installed
 names = {}
-exec(compile(sys.stdin.read(), "emitted test", "exec"), names)
+exec(compile(source, "emitted test", "exec"), names)
 (test,) = [value for name, value in names.items() if name.startswith("test_")]
 try:
     test()
 except BaseException as error:
-    failed = isinstance(error, AssertionError)
-    print("ENDED", "AssertionError" if failed else type(error).__name__, *str(error).splitlines()[:1], flush=True)
+    ended = "AssertionError" if isinstance(error, AssertionError) else type(error).__name__
+    print("ENDED", ended, *str(error).splitlines()[:1], flush=True)
 else:
-    print("ENDED", flush=True)
+    print("ENDED passed", flush=True)
 """
-
-
-def run_apart(source: str, limit: float) -> tuple[str | None, str]:
-    """Run a test in a process of its own, without ampsim unless the test names it.
-
-    Args:
-        source: of a file with one test.
-        limit: seconds; 0 is no limit.
-
-    Returns:
-        by what it ended, the exception's name and the first line of its text, "" where it passed,
-        None where it never began; and the last line that the process said beside.
-    """
-    apart = [] if "import ampsim" in source or "from ampsim" in source else ["apart"]
-    done = subprocess.run(  # noqa: S603
-        [sys.executable, "-c", _RUN, *apart],
-        input=source, capture_output=True, text=True, timeout=limit or None, check=False,
-    )  # fmt: skip
-    ended = [
-        line.removeprefix("ENDED").strip()
-        for line in done.stdout.splitlines()
-        if line.startswith("ENDED")
-    ]
-    return ended[-1] if ended else None, (
-        done.stderr.strip().splitlines() or ["nothing"]
-    )[-1]
 
 
 def emit(target: str, check: str, *, limit: float = 300.0, **options: Any) -> str:
@@ -75,40 +50,40 @@ def emit(target: str, check: str, *, limit: float = 300.0, **options: Any) -> st
     load(target)
     feeds = hasattr(sys.modules[target.partition(":")[0]], "batches")
     if check in LOOP_CHECKS and (feeds or check not in CHECKS):
-        source, raises = loop.write(check, target), False
+        source, ends = loop.write(check, target), "AssertionError"
     else:
-        source, raises = scaler.write(check, target, **options)
-    require_failure(source, raises=raises, limit=limit)
+        source, ends = scaler.write(check, target, **options)
+    require_failure(source, ends, limit)
     return source
 
 
-def require_failure(source: str, *, raises: bool, limit: float) -> None:
-    """Run a test in a process of its own, without ampsim where it does not name it; raise
-    ValueError unless it fails.
+def require_failure(source: str, ends: str, limit: float) -> None:
+    """Run a test in a process of its own, without ampsim unless the test names it; raise ValueError
+    unless it fails.
 
     Args:
         source: of a file with one test.
-        raises: whether the failure is an exception of the framework's own, and not of an assertion.
+        ends: name of the exception that should end the test.
         limit: seconds; 0 is no limit.
     """
+    command = [sys.executable, "-c", _RUN]
     try:
-        ended, last = run_apart(source, limit)
+        done = subprocess.run(  # noqa: S603
+            command, input=source, capture_output=True, text=True, timeout=limit or None, check=False,
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise ValueError(
             f"the standalone test did not end within {limit:g} s; run the check itself"
         ) from None
-    said = ended or last
-    if "ampsim" in said and "ModuleNotFoundError" in said:
+    lines = [line for line in done.stdout.splitlines() if line.startswith("ENDED ")]
+    said = [*done.stderr.strip().splitlines(), *lines][-1:]
+    ended = said[0].removeprefix("ENDED ") if said else "nothing"
+    if "ampsim" in ended and "ModuleNotFoundError" in ended:
         raise ValueError(
-            f"the target imports ampsim ({said}), but a standalone test runs without ampsim: expected a target without "
-            "it, such as the scaler's own class with torch's methods"
+            f"the target imports ampsim ({ended}), but a standalone test runs without ampsim: "
+            "expected a target without it, such as the scaler's own class with torch's methods"
         )
-    if ended == "":
+    if not ended.startswith(ends):
         raise ValueError(
-            "the standalone test passes, although the check fails; please report this with the test"
-        )
-    if ended is None or (not raises and not said.startswith("AssertionError")):
-        what = "the check's call should raise" if raises else "an assertion should fail"
-        raise ValueError(
-            f"the standalone test ended in another way, but {what}: {said}"
+            f"the standalone test ended with {ended}, expected {ends}; please report this with the test"
         )

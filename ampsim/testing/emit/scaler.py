@@ -7,6 +7,7 @@ the falsifying example. What the reference state machine expects is a value.
 import ast
 import inspect
 import shlex
+from collections.abc import Iterator
 from contextlib import suppress
 from types import ModuleType
 from typing import Any
@@ -26,9 +27,9 @@ from ampsim.testing.scaler_checks.traits import Traits
 
 def write(
     check: str, target: str, *, examples: int | None = None, **declared: Any
-) -> tuple[str, bool]:
-    """Return a pytest file that fails for a scaler as the check of this name does, and whether by
-    an exception.
+) -> tuple[str, str]:
+    """Return a pytest file that fails for a scaler as the check of this name does, and the name of
+    the exception that ends it.
 
     Args:
         check: Name of the check.
@@ -67,8 +68,9 @@ def write(
         raise ValueError(
             f"{check}: {error}, and neither would a standalone test"
         ) from error
-    raised = not isinstance(error, AssertionError) or " raised " in str(error)
-    return _printed(selected, failure, target), raised
+    ends = type(error).__name__ if isinstance(error, Exception) else "SystemExit"
+    broken = isinstance(error, AssertionError)
+    return _printed(selected, failure, target), "AssertionError" if broken else ends
 
 
 def _class_of(subject: Subject) -> str:
@@ -91,55 +93,41 @@ def _printed(check: ScalerCheck, failure: Failure, target: str) -> str:
     if check.printed:  # run it once, for the answers of the reference
         with suppress(Exception):
             function(example, **failure.values)
-    parts, imports = sources(ScalerAdapter, function)
+    parts, imports = sources(function)
     source = "\n".join(parts)
     module, _, path = target.partition(":")
     traits = {name: value(getattr(example.traits, name)) for name in vars(Traits())}
     declared = [
         f"{name}={text}" for name, text in traits.items() if f"traits.{name}" in source
     ]
-    used = inspect.getsource(function)
-    makers = [
-        name
-        for name in ("make", "construct")
-        if name == "make" or ".construct(" in used
-    ]
-    parts += [
-        _maker(name, path, load(target), example.subject.traits) for name in makers
-    ]
+    bounded = "case.construct(" not in source
+    parts.append(
+        _maker(path, load(target), example.subject.traits if bounded else Traits())
+    )
     body = [f"case = ScalerAdapter(make, SimpleNamespace({', '.join(declared)}))"]
-    body += ["case.construct = construct"] * (len(makers) > 1)
     for name, answer in example.answers.items():
         body.append(f"case.{name} = lambda *_, **__: {value(answer)}")
     arguments = [f"{name}={value(each)}" for name, each in failure.values.items()]
     body.append(f"{function.__name__}({', '.join(['case', *arguments])})")
     first = check.message(failure, generation.choose()).partition("\n")[0]
-    about = Text(
-        check.name, first.removeprefix(f"{check.name}: "), check.statement, check.issue
-    )
-    imports |= {
-        f"from {module} import {path.partition('.')[0]}",
-        "import math",
-        "import torch",
-    }
-    imports |= {"from types import SimpleNamespace"}
+    seen = first.removeprefix(f"{check.name}: ")
+    about = Text(check.name, seen, check.statement, check.issue)
+    imports.add(f"from {module} import {path.partition('.')[0]}")
     return written(about, sorted(imports), body, parts)
 
 
-def sources(*definitions: Any) -> tuple[list[str], set[str]]:
-    """Return the sources of functions and classes with what they use of ampsim, in order, and lines
-    of imports.
+def sources(function: Any) -> tuple[list[str], set[str]]:
+    """Return the sources of a check, of the adapter, and of what these use of ampsim, in order, and
+    lines of imports.
     """
-    parts, imports, known = list[str](), set[str](), set[str]()
+    parts, known = list[str](), {"ScalerAdapter"}
+    imports = {"import math", "import torch", "from types import SimpleNamespace"}
 
-    def add(definition: Any) -> None:
+    def add(definition: Any, text: str) -> None:
         known.add(definition.__name__)
-        text = inspect.getsource(definition)
-        if inspect.isfunction(definition):  # without its decorators
-            text = text[text.index(f"def {definition.__name__}(") :]
         space = vars(inspect.getmodule(definition))
         names = {
-            node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)
+            each.id for each in ast.walk(ast.parse(text)) if isinstance(each, ast.Name)
         }
         for name in sorted(names & space.keys() - known):
             need(name, space[name])
@@ -153,41 +141,65 @@ def sources(*definitions: Any) -> tuple[list[str], set[str]]:
             parts.append(f"{name} = {value(used)}")
             known.add(name)
         elif home.startswith("ampsim."):
-            add(used)
+            add(used, _undecorated(used))
         else:
             imports.add(f"from {home} import {name}")
 
-    for each in definitions:
-        if each.__name__ not in known:
-            add(each)
-    return parts, imports
+    add(function, _undecorated(function))
+    count = len(parts)
+    add(ScalerAdapter, _pruned(ScalerAdapter, "\n".join(parts)))
+    return [*parts[count:], *parts[:count]], imports  # annotations name the adapter
 
 
-def _maker(name: str, path: str, target: Any, traits: Traits) -> str:
+def _undecorated(function: Any) -> str:
+    text = inspect.getsource(function)
+    return text[text.index(f"def {function.__name__}(") :]
+
+
+def _pruned(kind: type, text: str) -> str:
+    """Return the source of a class without the methods that neither a text nor the rest of it uses."""
+    lines = inspect.getsource(kind).splitlines()
+    (tree,) = ast.parse("\n".join(lines)).body
+    assert isinstance(tree, ast.ClassDef)  # noqa: S101
+    methods = {
+        each.name: each for each in tree.body if isinstance(each, ast.FunctionDef)
+    }
+    used, needed = {"__init__"}, {each.attr for each in _attributes(text)}
+    while needed := needed & methods.keys() - used:
+        used |= needed
+        needed = {each.attr for name in needed for each in _attributes(methods[name])}
+    kept = [f"class {kind.__name__}:"]
+    for name, method in methods.items():
+        if name in used:
+            decorators = method.decorator_list
+            first = decorators[0].lineno if decorators else method.lineno
+            kept += [*lines[first - 1 : method.end_lineno], ""]
+    return "\n".join(kept)
+
+
+def _attributes(code: str | ast.AST) -> Iterator[ast.Attribute]:
+    tree = ast.parse(code) if isinstance(code, str) else code
+    return (each for each in ast.walk(tree) if isinstance(each, ast.Attribute))
+
+
+def _maker(path: str, target: Any, traits: Traits) -> str:
     """Write a function of constants that makes a scaler, as the checks do: within its bounds."""
     arguments = arguments_of(target)
-    constants: dict[str, Any] = {each: getattr(Rule(), each) for each in CONSTANTS}
-    call, names = "SimpleNamespace(**constants)", {*constants}
     if arguments is None:
+        defaults: dict[str, Any] = {each: getattr(Rule(), each) for each in CONSTANTS}
+        call = "SimpleNamespace(**constants)"
         if "enabled" in inspect.signature(target).parameters:
-            call += ', enabled=constants.pop("enabled", True)'
+            call += ', enabled=given.get("enabled", True)'
     else:
-        by_place, by_name = arguments(Rule())
-        call = "*constants.values()" if by_place else "**constants"
-        names = {"device", *constants} if by_place else {*by_name}
-        constants = {"device": "cpu", **constants}
+        defaults, call = arguments(Rule()), "**constants"
     lines = [
-        f"def {name}(**constants):",
-        *(_within_bounds(traits) if name == "make" else ()),
+        "def make(**given):",
+        f"    constants = {value(defaults)}",
+        "    constants |= {name: given[name] for name in constants.keys() & given}",
+        *_within_bounds(traits),
+        f"    return {path}({call})",
     ]
-    defaults = {each: default for each, default in constants.items() if each in names}
-    lines.append(f"    constants = {value(defaults)} | constants")
-    if not names >= {*CONSTANTS}:  # the scaler takes no such argument
-        taken = sorted(names)
-        lines.append(
-            f"    constants = {{each: constants[each] for each in {taken} if each in constants}}"
-        )
-    return "\n".join([*lines, f"    return {path}({call})"])
+    return "\n".join(lines)
 
 
 def _within_bounds(traits: Traits) -> list[str]:
@@ -196,17 +208,10 @@ def _within_bounds(traits: Traits) -> list[str]:
     if "factors" in traits.unsupported:
         lines += ["    constants |= dict(growth_factor=2.0, backoff_factor=0.5)"]
     if traits.powers_of_two:
-        lines += [
-            '    for key in {*constants} & {"init_scale", "growth_factor", "backoff_factor"}:'
-        ]
+        lines += ['    for key in ("init_scale", "growth_factor", "backoff_factor"):']
         lines += ["        constants[key] = 2.0 ** round(math.log2(constants[key]))"]
-    bounds = (
-        traits.possible(Rule(init_scale=2.0**127)).init_scale,
-        traits.min_scale or 0.0,
-    )
-    if bounds != (2.0**127, 0.0):
-        top, low = map(value, bounds)
-        lines += [
-            f'    constants["init_scale"] = min({top}, max({low}, constants.get("init_scale", 2.0**16)))'
-        ]
+    low, top = traits.min_scale or 0.0, traits.within(2.0**127)
+    if (low, top) != (0.0, 2.0**127):
+        bounds = f"min({value(top)}, max({value(low)}, constants['init_scale']))"
+        lines += [f"    constants['init_scale'] = {bounds}"]
     return lines

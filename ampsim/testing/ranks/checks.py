@@ -2,41 +2,32 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import wraps
 
 from ampsim.testing.check import Check, stating
 from ampsim.testing.ranks.scenario import RankRecord, Scenario, Seen
 
 Records = Sequence[RankRecord]  # by rank
 Played = dict[Scenario, Records]
-Function = Callable[[Scenario, Records, Played], str | None]
-
-
 CHECKS: dict[str, Check] = {}
 
 
-def check(issue: str = "", *, of_parting: bool = False) -> Callable[[Function], Check]:
+def failure(
+    check: Check, scenario: Scenario, records: Records, played: Played
+) -> str | None:
+    """Return how a check fails in a scenario, or None. With a desynchronized rank one check runs."""
+    is_of_parting = check.name == "desynchronized_rank_is_detected"
+    if is_of_parting != bool(scenario.parts):
+        return None
+    return check.function(scenario, records, played)  # type: ignore[no-any-return]
+
+
+def check(issue: str = "") -> Callable[..., Check]:
     """Register a check of ranks, whose function returns the failure in a scenario, or None.
 
     Args:
         issue: as `stating` takes it.
-        of_parting: whether the check runs only in scenarios with a desynchronized rank, or only in
-            the others.
     """
-    state = stating(Check, CHECKS, issue=issue, group="ranks")
-
-    def register(function: Function) -> Check:
-        @wraps(function)
-        def ask(scenario: Scenario, records: Records, played: Played) -> str | None:
-            return (
-                function(scenario, records, played)
-                if bool(scenario.parts) == of_parting
-                else None
-            )
-
-        return state(ask)
-
-    return register
+    return stating(Check, CHECKS, issue=issue, group="ranks")
 
 
 def _iterations(records: Records) -> Iterator[tuple[int, Sequence[Seen]]]:
@@ -44,31 +35,26 @@ def _iterations(records: Records) -> Iterator[tuple[int, Sequence[Seen]]]:
     yield from enumerate(zip(*(record.seen for record in records), strict=False))
 
 
-def _moved(seen: Sequence[Seen], i: int) -> dict[int, bool]:
-    """Return which ranks with gradients stepped optimizer i."""
-    return {
-        rank: moved
-        for rank, each in enumerate(seen)
-        if (moved := each.moved[i]) is not None
-    }
+def _steps(
+    scenario: Scenario, records: Records
+) -> Iterator[tuple[int, int, dict[int, bool]]]:
+    """Yield each iteration and optimizer, with which ranks that have gradients stepped it."""
+    for number, seen in _iterations(records):
+        for i in range(scenario.optimizers):
+            moved = {rank: each.moved[i] for rank, each in enumerate(seen)}
+            yield number, i, {rank: it for rank, it in moved.items() if it is not None}
 
 
 @check("hpcaitech/ColossalAI#5003")
 def no_deadlock(scenario: Scenario, records: Records, _: Played) -> str | None:
     """Every rank joins each collective that another rank joins."""
-    waiting = [
-        f"rank {rank} waits in {record.waits}"
-        for rank, record in enumerate(records)
-        if record.waits
-    ]
-    if not waiting or _raised(records):
-        return None
-    missing = [
-        f"rank {rank} ended iteration {len(record.seen)}"
-        for rank, record in enumerate(records)
-        if not record.waits
-    ]
-    return "; ".join([*waiting, *missing])
+    waiting, ended = list[str](), list[str]()
+    for rank, record in enumerate(records):
+        if record.waits:
+            waiting.append(f"rank {rank} waits in {record.waits}")
+        else:
+            ended.append(f"rank {rank} ended iteration {len(record.seen)}")
+    return "; ".join([*waiting, *ended]) if waiting and not _raised(records) else None
 
 
 @check("pytorch/pytorch#140514")
@@ -87,12 +73,10 @@ def rank_without_gradients_participates(
 
 
 def _raised(records: Records) -> str | None:
-    raised = [
-        f"rank {rank} raised {record.error}"
-        for rank, record in enumerate(records)
-        if record.error
-    ]
-    return raised[0] if raised else None
+    for rank, record in enumerate(records):
+        if record.error:
+            return f"rank {rank} raised {record.error}"
+    return None
 
 
 @check("facebookresearch/fairseq2#1346")
@@ -100,24 +84,22 @@ def no_rank_steps_on_overflow(
     scenario: Scenario, records: Records, _: Played
 ) -> str | None:
     """An overflow on one rank, or on all, skips the step of that optimizer on every rank."""
-    for number, seen in _iterations(records):
-        for i in sorted({i for _, i in scenario.overflows[number]}):
-            if stepped := [rank for rank, moved in _moved(seen, i).items() if moved]:
-                return f"rank {stepped[0]} stepped optimizer {i} (iteration {number})"
+    for number, i, moved in _steps(scenario, records):
+        for rank, has_stepped in moved.items():
+            if has_stepped and scenario.overflows_in(number, i):
+                return f"rank {rank} stepped optimizer {i} (iteration {number})"
     return None
 
 
-@check(of_parting=True)
+@check()
 def desynchronized_rank_is_detected(
     scenario: Scenario, records: Records, _: Played
 ) -> str | None:
     """If a rank skips step(), steps in another order, or exits, no rank steps on an overflow."""
     for rank, record in enumerate(records):
-        for number, (seen, overflows) in enumerate(
-            zip(record.seen, scenario.overflows, strict=False)
-        ):
-            for i in sorted({i for _, i in overflows}):
-                if seen.moved[i]:
+        for number, seen in enumerate(record.seen):
+            for i, has_stepped in enumerate(seen.moved):
+                if has_stepped and scenario.overflows_in(number, i):
                     return f"rank {rank} stepped optimizer {i} (iteration {number})"
     return None
 
@@ -137,15 +119,11 @@ def parameters_stay_finite(
 @check("deepspeedai/DeepSpeed#7568")
 def ranks_agree_on_skips(scenario: Scenario, records: Records, _: Played) -> str | None:
     """Each optimizer is stepped on every rank or skipped on every rank."""
-    for number, seen in _iterations(records):
-        for i in range(scenario.optimizers):
-            moved = _moved(seen, i)
-            if len({*moved.values()}) > 1:
-                told = ", ".join(
-                    f"rank {rank} {'stepped' if it else 'skipped'}"
-                    for rank, it in moved.items()
-                )
-                return f"{told} optimizer {i} (iteration {number})"
+    for number, i, moved in _steps(scenario, records):
+        if len({*moved.values()}) > 1:
+            words = {True: "stepped", False: "skipped"}
+            did = ", ".join(f"rank {rank} {words[it]}" for rank, it in moved.items())
+            return f"{did} optimizer {i} (iteration {number})"
     return None
 
 
@@ -154,52 +132,7 @@ def finite_steps_are_taken(
     scenario: Scenario, records: Records, _: Played
 ) -> str | None:
     """Every rank steps if no gradient overflows on any rank."""
-    for number, seen in _iterations(records):
-        for i in range(
-            0 if scenario.overflows[number] or scenario.equal else scenario.optimizers
-        ):
-            for rank, moved in _moved(seen, i).items():
-                if not moved:
-                    return f"rank {rank} skipped optimizer {i} (iteration {number})"
-    return None
-
-
-@check("NVIDIA-NeMo/Megatron-Bridge#5591")
-def ranks_agree_on_scale(scenario: Scenario, records: Records, _: Played) -> str | None:
-    """All ranks multiply the loss by the same scale and have the same scale and state dict after
-    each update.
-    """
-    for number, seen in _iterations(records):
-        for name in ("used", "after", "state"):
-            values = [getattr(each, name) for each in seen]
-            if len({*values}) > 1:
-                told = ", ".join(
-                    f"{value} on rank {rank}" for rank, value in enumerate(values)
-                )
-                return f"{_NAMES[name]} is {told} (iteration {number})"
-    return None
-
-
-_NAMES = {
-    "used": "the scale of the loss",
-    "after": "the scale",
-    "state": "the state dict",
-}
-
-
-@check()
-def ranks_agree_on_step_counts(
-    scenario: Scenario, records: Records, _: Played
-) -> str | None:
-    """Every rank with gradients counts exactly the optimizer steps."""
-    taken: dict[tuple[int, int], int] = {}
-    for number, seen in _iterations(records):
-        for i in range(scenario.optimizers):
-            for rank, moved in _moved(seen, i).items():
-                taken[rank, i] = taken.get((rank, i), 0) + moved
-                if (counted := seen[rank].steps[i]) not in (None, taken[rank, i]):
-                    return f"rank {rank} counted {counted} steps, took {taken[rank, i]} (iteration {number})"
-    return None
+    return None if scenario.equal else _skipped(scenario, records)
 
 
 @check()
@@ -209,16 +142,48 @@ def scale_does_not_depend_on_ranks(
     """Ranks with equal gradients take each step that one rank would take."""
     # A sum over N ranks that is divided after it overflows up to log2 N bits early:
     # `theory.bits_lost_to_ranks`
-    if not scenario.equal:
-        return None
+    skipped = _skipped(scenario, records) if scenario.equal else None
+    return skipped and (
+        f"{skipped}: the gradient of each rank is {scenario.equal:g}, which float16 holds, and the "
+        f"reduction over {len(records)} ranks overflowed"
+    )
+
+
+def _skipped(scenario: Scenario, records: Records) -> str | None:
+    for number, i, moved in _steps(scenario, records):
+        for rank, has_stepped in moved.items():
+            if not has_stepped and not scenario.overflows[number]:
+                return f"rank {rank} skipped optimizer {i} (iteration {number})"
+    return None
+
+
+@check("NVIDIA-NeMo/Megatron-Bridge#5591")
+def ranks_agree_on_scale(scenario: Scenario, records: Records, _: Played) -> str | None:
+    """All ranks multiply the loss by the same scale and have the same scale and state dict after
+    each update.
+    """
+    names = {"used": "scale of the loss", "after": "scale", "state": "state dict"}
     for number, seen in _iterations(records):
-        for i in range(scenario.optimizers):
-            for rank, moved in _moved(seen, i).items():
-                if not moved:
-                    return (
-                        f"rank {rank} skipped optimizer {i}: the gradient of each rank is {scenario.equal:g}, which "
-                        f"float16 holds, and the reduction over {len(records)} ranks overflowed (iteration {number})"
-                    )
+        for field, name in names.items():
+            values = [getattr(each, field) for each in seen]
+            if len({*values}) > 1:
+                shown = (f"{value} on rank {rank}" for rank, value in enumerate(values))
+                return f"the {name} is {', '.join(shown)} (iteration {number})"
+    return None
+
+
+@check()
+def ranks_agree_on_step_counts(
+    scenario: Scenario, records: Records, _: Played
+) -> str | None:
+    """Every rank with gradients counts exactly the optimizer steps."""
+    taken: dict[tuple[int, int], int] = {}
+    for number, i, moved in _steps(scenario, records):
+        for rank, has_stepped in moved.items():
+            due = taken[rank, i] = taken.get((rank, i), 0) + has_stepped
+            counted = records[rank].seen[number].steps[i]
+            if counted not in (None, due):
+                return f"rank {rank} counted {counted} steps, took {due} (iteration {number})"
     return None
 
 
@@ -229,9 +194,10 @@ def simultaneous_overflows_count_once(
     """The scale does not depend on how many ranks and optimizers overflow at once or have
     gradients.
     """
-    return _same_scales(records, played.get(scenario.joined(len(records))), "where all overflow") if any(
-        scenario.overflows
-    ) and not scenario.resumes else None  # fmt: skip
+    if scenario.resumes or not any(scenario.overflows):
+        return None
+    everywhere = played.get(scenario.joined(len(records)), ())
+    return _same_scales(records, everywhere, "where all overflow")
 
 
 @check("huggingface/accelerate#4289")
@@ -239,18 +205,16 @@ def resume_from_one_rank_is_exact(
     scenario: Scenario, records: Records, played: Played
 ) -> str | None:
     """All ranks resume exactly from the state dict of one rank."""
+    uninterrupted = played.get(replace(scenario, resumes=0), ())
     return (
-        _same_scales(records, played.get(replace(scenario, resumes=0)), "without it")
-        if scenario.resumes
-        else None
+        _same_scales(records, uninterrupted, "without it") if scenario.resumes else None
     )
 
 
-def _same_scales(records: Records, others: Records | None, where: str) -> str | None:
-    for rank, (record, other) in enumerate(zip(records, others or (), strict=False)):
-        for number, (mine, theirs) in enumerate(
-            zip(record.seen, other.seen, strict=False)
-        ):
-            if mine.after != theirs.after:
-                return f"the scale on rank {rank} is {mine.after}, {where} {theirs.after} (iteration {number})"
+def _same_scales(records: Records, others: Records, where: str) -> str | None:
+    for rank, (record, other) in enumerate(zip(records, others, strict=False)):
+        for number, both in enumerate(zip(record.seen, other.seen, strict=False)):
+            scale, expected = (each.after for each in both)
+            if scale != expected:
+                return f"the scale on rank {rank} is {scale}, {where} {expected} (iteration {number})"
     return None

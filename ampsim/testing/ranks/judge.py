@@ -20,11 +20,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ampsim.core.validation import as_int
-from ampsim.testing import check as checks_of
 from ampsim.testing import scheduler
-from ampsim.testing.check import Check, Result, described, settled, without_findings
+from ampsim.testing.check import Result, chosen, described, settled, without_findings
 from ampsim.testing.load import load
-from ampsim.testing.ranks.checks import CHECKS, Played
+from ampsim.testing.ranks.checks import CHECKS, Played, failure
 from ampsim.testing.ranks.gradients import Gradients, kind_of
 from ampsim.testing.ranks.processes import play_all
 from ampsim.testing.ranks.scenario import (
@@ -34,10 +33,9 @@ from ampsim.testing.ranks.scenario import (
     Scenario,
     scenarios,
 )
-from ampsim.testing.ranks.threads import ThreadRun, late
+from ampsim.testing.ranks.threads import late, play_on_threads
 from ampsim.testing.scaler_checks.traits import Traits
 
-STEPS = 3000  # of one run, at most
 GROUPS = ("process_group", "group")  # what a constructor may call it
 
 
@@ -103,8 +101,8 @@ def judge_ranks(
         raise ValueError(
             f"gradients={gradients!r} with processes=False: expected processes=True, because threads do not support it"
         )
-    asked, expected, lacks = chosen(checks), expected or {}, {*unsupported}
-    chosen(expected)
+    asked, expected, lacks = chosen(CHECKS, checks), expected or {}, {*unsupported}
+    chosen(CHECKS, expected)
     Traits(unsupported=frozenset(lacks))  # raises for an unknown name
     fast = (
         [] if "fused" in lacks else FAST_ON_DTENSORS if gradients == "FSDP2" else FAST
@@ -116,13 +114,12 @@ def judge_ranks(
     for played, new, where in _plays(
         make, todo, ranks, gradients, wait if processes else 0.0
     ):
+        story = [*new.story(ranks), ("seen on", where)]
         for check in asked:
-            if check.name not in failures and (
-                seen := check.function(new, played[new], played)
-            ):
-                failures[check.name] = described(
-                    check, seen, [*new.story(ranks), ("seen on", where)]
-                )
+            if check.name in failures:
+                continue
+            if seen := failure(check, new, played[new], played):
+                failures[check.name] = described(check, seen, story)
         if len(failures) == len(asked):
             break
     name = getattr(make, "__qualname__", "scaler")
@@ -146,11 +143,6 @@ def _can_play(scenario: Scenario, gradients: Gradients, lacks: Collection[str]) 
     return not any(needed and name in lacks for name, needed in needs.items())
 
 
-def chosen(names: Collection[str] | None) -> list[Check]:
-    """Return the checks of these names, or all; raise ValueError for an unknown name."""
-    return checks_of.chosen(CHECKS, names)
-
-
 def _plays(
     make: Make, todo: Sequence[Scenario], ranks: int, gradients: Gradients, wait: float
 ) -> Iterator[tuple[Played, Scenario, str]]:
@@ -159,41 +151,18 @@ def _plays(
     Each scenario runs once among threads, simple ones also with each rank late; then with gloo
     unless the wait is 0.
     """
-    if kind_of(gradients).on_threads:
-        yield from _threads(make, todo, ranks, gradients)
-    played: Played = {}
-    if wait:
-        played |= play_all(make, todo, ranks, gradients, wait)
-    yield from ((played, scenario, "processes with gloo") for scenario in played)
-
-
-def _threads(
-    make: Make, todo: Sequence[Scenario], ranks: int, gradients: Gradients
-) -> Iterator[tuple[Played, Scenario, str]]:
     played: Played = {}
     with scheduler.one_core():
-        for scenario in todo:
-            program = ThreadRun(make, scenario, ranks, gradients)
-            _raise_what_is_ours(scheduler.attempt(program, max_steps=STEPS))
-            played[scenario] = program.records
+        for scenario in todo if kind_of(gradients).on_threads else ():
+            played[scenario] = play_on_threads(make, scenario, ranks, gradients)
             yield played, scenario, "threads"
-        for scenario in [each for each in todo if each.is_simple]:
+        for scenario in [each for each in played if each.is_simple]:
             for rank in range(ranks):
-                program = ThreadRun(make, scenario, ranks, gradients)
-                _raise_what_is_ours(
-                    scheduler.attempt(program, late(rank), max_steps=STEPS)
-                )
-                yield (
-                    {**played, scenario: program.records},
-                    scenario,
-                    f"threads, rank {rank} late",
-                )
-
-
-def _raise_what_is_ours(run: scheduler.Run) -> None:
-    """Raise what ended a run, unless it is a deadlock: that is seen in the records."""
-    if run.failure is not None and not isinstance(run.failure, scheduler.DeadlockError):
-        raise run.failure
+                records = play_on_threads(make, scenario, ranks, gradients, late(rank))
+                where = f"threads, rank {rank} late"
+                yield {**played, scenario: records}, scenario, where
+    played = play_all(make, todo, ranks, gradients, wait) if wait else {}
+    yield from ((played, scenario, "processes with gloo") for scenario in played)
 
 
 def find(target: str) -> Make:

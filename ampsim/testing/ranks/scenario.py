@@ -60,6 +60,10 @@ class Scenario:
     parts: Parts = ""
     equal: float = 0.0
 
+    def overflows_in(self, number: int, optimizer: int) -> bool:
+        """Return whether an optimizer's gradients overflow on a rank in this iteration."""
+        return any(i == optimizer for _, i in self.overflows[number])
+
     @property
     def is_simple(self) -> bool:
         """Whether every rank does the same with one ordinary optimizer, from begin to end."""
@@ -84,7 +88,8 @@ class Scenario:
             f"{ranks}, each with {self.optimizers}{kind} optimizer{'s' * (self.optimizers > 1)}; {does}",
         )
         if self.empty:
-            yield "empty", f"no gradients on rank {_written(self.empty)}"
+            empty = " and ".join(map(str, sorted(self.empty)))
+            yield "empty", f"no gradients on rank {empty}"
         events = [_event(each, self.optimizers) for each in self.overflows]
         if self.resumes:
             events.insert(self.resumes, "all ranks resume from rank 0's state dict")
@@ -106,10 +111,6 @@ def _event(overflows: Overflows, optimizers: int) -> str:
         for rank, i in sorted(overflows)
     ]
     return "inf on rank " + " and ".join(where)
-
-
-def _written(ranks: frozenset[int]) -> str:
-    return " and ".join(map(str, sorted(ranks)))
 
 
 class Seen(NamedTuple):

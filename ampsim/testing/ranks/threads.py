@@ -10,7 +10,6 @@ scheduler finds at once.
 
 import threading
 from collections.abc import Callable, Sequence
-from functools import reduce
 from typing import Any
 
 import torch
@@ -22,13 +21,13 @@ from ampsim.testing.ranks.scenario import Make, RankRecord, Scenario, play
 from ampsim.testing.scheduler.instrument import replace
 from ampsim.testing.scheduler.locks import Primitive
 
+STEPS = 3000  # of one run, at most
 PATIENCE = 64  # steps between those in which a late rank goes on
-OPERATIONS: dict[Any, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
-    dist.ReduceOp.SUM: torch.add,
-    dist.ReduceOp.AVG: torch.add,  # and divided
-    dist.ReduceOp.MAX: torch.maximum,
-    dist.ReduceOp.MIN: torch.minimum,
-    dist.ReduceOp.PRODUCT: torch.mul,
+OPERATIONS: dict[Any, Callable[[torch.Tensor], torch.Tensor]] = {  # of stacked tensors
+    dist.ReduceOp.SUM: lambda ranks: ranks.sum(0),
+    dist.ReduceOp.AVG: lambda ranks: ranks.sum(0) / len(ranks),
+    dist.ReduceOp.MAX: lambda ranks: ranks.amax(0),
+    dist.ReduceOp.MIN: lambda ranks: ranks.amin(0),
 }
 
 
@@ -158,17 +157,14 @@ class Group(dist.ProcessGroup):
         opts: Any,
         takes: Callable[[], bool],
     ) -> _Work:
-        op = next(
-            (each for each in OPERATIONS if opts is not None and opts.reduceOp == each),
-            dist.ReduceOp.SUM,
-        )
+        op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
+        (joined,) = [join for each, join in OPERATIONS.items() if op == each]
 
         def write(brought: list[Any]) -> None:
-            for i, tensor in enumerate(tensors if takes() else ()):
-                joined = reduce(OPERATIONS[op], [each[i] for each in brought])
-                tensor.detach().copy_(
-                    joined / self.size() if op == dist.ReduceOp.AVG else joined
-                )
+            for tensor, *ranks in (
+                zip(tensors, *brought, strict=True) if takes() else ()
+            ):
+                tensor.detach().copy_(joined(torch.stack(ranks)))
 
         return self._work(what, tensors, write)
 
@@ -266,42 +262,32 @@ def waiting(meetings: Meetings) -> dict[int, str]:
     }
 
 
-class ThreadRun:
-    """A scenario with every rank a thread, as a program for the scheduler; `records` is what its
-    last run has shown.
-    """
+def play_on_threads(
+    make: Make,
+    scenario: Scenario,
+    size: int,
+    gradients: Gradients,
+    schedule: Any = scheduler.KEEP_RUNNING,
+) -> list[RankRecord]:
+    """Run a scenario with every rank a thread; return what was seen on each."""
+    meetings, records = Meetings(), [RankRecord() for _ in range(size)]
 
-    def __init__(
-        self, make: Make, scenario: Scenario, size: int, gradients: Gradients
-    ) -> None:
-        self._make, self._scenario, self._size, self._gradients = (
-            make,
-            scenario,
-            size,
-            gradients,
-        )
-        self._records: list[RankRecord] = []
-        self._meetings: Meetings = {}
-
-    def __call__(self, c: scheduler.Scheduler) -> None:
-        self._meetings, self._records = {}, [RankRecord() for _ in range(self._size)]
-        live_together(c, self._size, self._meetings, self._live)
-
-    def _live(self, group: Group) -> None:
-        record, world = (
-            self._records[group.rank()],
-            World(group, lambda value: group.share("share", value)[0]),
-        )
+    def live(group: Group) -> None:
+        record = records[group.rank()]
+        world = World(group, lambda value: group.share("share", value)[0])
         try:
-            play(self._make, world, self._scenario, self._gradients, record)
+            play(make, world, scenario, gradients, record)
         except (
             Exception
         ) as error:  # what a scaler raises on one rank is no end of the others
             record.error = f"{type(error).__name__}: {error}"
 
-    @property
-    def records(self) -> list[RankRecord]:
-        """What was seen on each rank in the last run."""
-        for rank, what in waiting(self._meetings).items():
-            self._records[rank].waits = what
-        return self._records
+    def program(c: scheduler.Scheduler) -> None:
+        live_together(c, size, meetings, live)
+
+    failure = scheduler.attempt(program, schedule, max_steps=STEPS).failure
+    if failure is not None and not isinstance(failure, scheduler.DeadlockError):
+        raise failure  # a deadlock is seen in the records
+    for rank, what in waiting(meetings).items():
+        records[rank].waits = what
+    return records

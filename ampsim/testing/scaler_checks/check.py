@@ -127,9 +127,7 @@ class ScalerCheck(Check):
             raise AssertionError(self.message(failure, chosen)) from error
         hints = list[tuple[str, str]]()
         with suppress(OverdueError), alarm(limit):
-            hints = suggestion(
-                self, subject, error, lambda other: self.passes(other, chosen)
-            )
+            hints = suggestion(self, subject, lambda other: self.passes(other, chosen))
         kind = BrokenError if isinstance(error, BrokenError) else RaisedError
         raise kind(self.message(failure, chosen, hints)) from None
 

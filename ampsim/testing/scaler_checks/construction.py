@@ -13,7 +13,7 @@ CONSTANTS = (
     "growth_interval",
 )  # of torch's
 Maker = Callable[..., Any]
-Arguments = tuple[tuple[Any, ...], dict[str, Any]]  # positional, by name
+Arguments = dict[str, Any]
 
 
 def maker_of(target: Maker) -> Maker:
@@ -23,11 +23,9 @@ def maker_of(target: Maker) -> Maker:
         return target
 
     def make(rule: Rule, *, enabled: bool = True) -> Any:
-        positional, by_name = arguments(rule, enabled=enabled)
-        return target(*positional, **by_name)
+        return target(**arguments(rule, enabled=enabled))
 
-    positional, by_name = arguments(Rule())
-    return make if positional or "enabled" in by_name else lambda rule: make(rule)
+    return make if "enabled" in arguments(Rule()) else lambda rule: make(rule)
 
 
 def arguments_of(target: Maker) -> Callable[..., Arguments] | None:
@@ -47,17 +45,11 @@ def arguments_of(target: Maker) -> Callable[..., Arguments] | None:
                 "first parameter: expected make(rule)"
             )
         return None
-    own = inspect.signature(target).parameters.values()
-    takes_names = any(
-        each.name == "init_scale" or each.kind is each.VAR_KEYWORD for each in own
-    )
 
     def arguments(rule: Rule, *, enabled: bool = True) -> Arguments:
         constants = {name: getattr(rule, name) for name in CONSTANTS}
         given = {"device": "cpu", **constants, "enabled": enabled}
-        if not takes_names:
-            return tuple(given.values()), {}
-        return (), {
+        return {
             name: value for name, value in given.items() if takes_more or name in names
         }
 

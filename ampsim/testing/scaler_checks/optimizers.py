@@ -113,7 +113,7 @@ def unscaled_overflow_backs_off(
     assert after in (None, scale), f"the scale is {scale}, expected {after}"
 
 
-@check(2, needs="optimizers refusals", overflows=st.booleans(), unscales=st.booleans())
+@check(2, needs="optimizers", overflows=st.booleans(), unscales=st.booleans())
 def update_between_steps_keeps_gradients_correct(
     case: ScalerAdapter, overflows: bool, unscales: bool
 ) -> None:
@@ -145,7 +145,7 @@ def update_between_steps_keeps_gradients_correct(
     )
 
 
-@check(2, needs="optimizers refusals")
+@check(2, needs="optimizers")
 def optimizers_with_reused_id_are_distinct(case: ScalerAdapter) -> None:
     """A new optimizer with the id() of a deleted one is treated as a new optimizer."""
     scaler, raised = case.make(growth_interval=3), []

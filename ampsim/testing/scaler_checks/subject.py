@@ -208,32 +208,11 @@ def _unreported_skips(subject: Subject) -> str:
     return "" if hasattr(scaler, "last_step") else "no last_step after step()"
 
 
-def _accepted_misuse(subject: Subject) -> str:
-    """Return which misuse is accepted, if all of it is: a scaler that checks some of it has the
-    feature.
-    """
-    adapter = subject.new_adapter()
-    misuse: dict[str, Callable[[Any], object]] = {
-        "a second step": lambda scaler: scaler.step(adapter.optimizer),
-        "a closure": lambda scaler: scaler.step(adapter.optimizer, lambda: 1.0),
-        "an update without a step": lambda scaler: [scaler.update(), scaler.update()],
-    }
-    for call in misuse.values():
-        scaler = adapter.ready_to_step()
-        scaler.step(adapter.optimizer)
-        try:
-            call(scaler)
-        except Exception:
-            return ""
-    return f"{', '.join(misuse)} are accepted"
-
-
 PROBES: dict[str, Callable[[Subject], str]] = {
     **{feature: _missing_methods(names) for feature, names in METHODS.items()},
     "override": _fixed_scale,
     "pickle": _unpicklable,
     "skip_report": _unreported_skips,
-    "refusals": _accepted_misuse,
 }
 TORCHS = (
     "skip_report",

@@ -5,6 +5,7 @@ loss scales.
 from ampsim.testing.scheduler import sync
 from ampsim.testing.scheduler.deadlock import DeadlockError, LivelockError
 from ampsim.testing.scheduler.runs import (
+    KEEP_RUNNING,
     FailingScheduleError,
     Program,
     Run,
@@ -17,6 +18,7 @@ from ampsim.testing.scheduler.task import one_core
 from ampsim.testing.scheduler.task_runner import Chooser
 
 __all__ = [
+    "KEEP_RUNNING",
     "Chooser",
     "DeadlockError",
     "FailingScheduleError",

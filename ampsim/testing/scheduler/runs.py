@@ -28,8 +28,8 @@ replay: run(program, schedule={3: 1})
 
 A schedule maps steps to choices, each an index into the tasks that can go on; where it says nothing
 the running task goes on, and if that cannot, the next one that can. `explore` tries every schedule
-with at most so many preemptions, the fewest first: most concurrency bugs need at most two (Musuvathi
-and Qadeer, PLDI 2007). Each failure says which schedule reproduces it.
+with at most so many preemptions, the fewest first: most concurrency bugs need at most two
+(Musuvathi and Qadeer, PLDI 2007). Each failure says which schedule reproduces it.
 
 Guarantees: The same program with the same schedule gives the same trace, on any machine, whatever
     the hash seed. Exactly one task runs at a time, and hand-over is by locks: nothing sleeps,
