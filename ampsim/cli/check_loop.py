@@ -52,7 +52,7 @@ def check_loops(
 
     A script runs for a few steps in a child process. One iteration is run several times from the
     same state: unchanged, at another loss scale, and with an inf in a gradient. Its files go to a
-    temporary folder. If make takes a group, the loop also runs on ranks. Exit status: 1 if a check
+    temporary folder. Exit status: 1 if a check
     fails that was not expected to fail, or passes that was; 2 if a script has no enabled scaler,
     takes no step, or raises; 3 if a check cannot run. A check of a loop may take ten minutes of CPU
     time; a script may take ten minutes.

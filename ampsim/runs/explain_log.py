@@ -14,10 +14,10 @@ import numpy as np
 
 from ampsim.core.output import printable
 from ampsim.runs.findings.evidence import Evidence, Skip
-from ampsim.runs.findings.find import SEVERITIES, find
-from ampsim.runs.findings.finding import Finding, number_text, table
+from ampsim.runs.findings.find import find
+from ampsim.runs.findings.finding import SEVERITIES, Finding, number_text, table
 from ampsim.runs.findings.split_runs import split_runs
-from ampsim.runs.findings.verdict import verdict
+from ampsim.runs.findings.verdict import doubts
 from ampsim.runs.read.history import History, Series
 from ampsim.runs.read.read import read_log
 from ampsim.runs.report.exponent_heatmap import exponent_heatmap
@@ -148,13 +148,43 @@ def _diagnosis(history: History, part: History, earlier: list[Finding]) -> Expla
     run = Evidence(part)
     findings = find(run) + earlier
     findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
-    answer, headline = verdict(run, findings)
-    if answer == "problem":
+    state = _state(run)
+    if findings and findings[0].severity == "problem":
+        answer, headline = "problem", findings[0].message
         findings[0] = _with_hints(findings[0], history)
+    elif doubt := next(doubts(run, findings), ""):
+        answer = "too little to tell"
+        headline = f"{state} This log is not enough for a verdict: {doubt}.".strip()
+    else:
+        answer = "no problem found"
+        headline = state or "Steps were taken up to the end of the log."
     looked_at, missing = _looked_at(run), _missing(run)
     return Explanation(
         answer, headline, findings, looked_at, missing, history, run.skips
     )
+
+
+def _state(run: Evidence) -> str:
+    """Return what happened to the loss, to the scale, and how many steps were skipped; "" for none."""
+    loss, scale, parts = (
+        next(iter([*run.losses, *run.evaluations]), None),
+        run.scale,
+        [],
+    )
+    if loss and len(loss.finite) > 1:
+        change = f"{number_text(loss.finite[0])} to {number_text(loss.finite[-1])}"
+        parts.append(f"the {loss.name} went from {change} over {len(loss)} records")
+    if scale:
+        start, end = number_text(scale.values[0]), number_text(scale.values[-1])
+        moved = f"the loss scale went from {start} to {end}"
+        still = f"the loss scale was {start} throughout"
+        parts.append(moved if np.ptp(scale.finite) else still)
+    if run.skips_at_least:
+        parts.append(f"skipped steps: at least {run.skips_at_least}")
+    elif run.counters or run.flags:
+        parts.append("no step was skipped")
+    text = "; ".join(parts)
+    return text and f"{text[0].upper()}{text[1:]}."
 
 
 def _size(part: History) -> int:
@@ -170,13 +200,9 @@ def _goes_on(longest: History, last: History) -> bool:
     longest run.
     """
     begin, end = Evidence(longest).loss, Evidence(last).loss
-    if begin is None or 4 * _size(last) > _size(longest) or not len(begin.finite):
+    if 4 * _size(last) > _size(longest) or not len(begin.finite):
         return False
-    return (
-        not last.events
-        if end is None
-        else bool((end.values <= 1.2 * begin.finite[0]).all())
-    )
+    return not last.events and bool((end.values <= 1.2 * begin.finite[0]).all())
 
 
 def _of_earlier_runs(runs: list[History]) -> list[Finding]:
@@ -212,10 +238,9 @@ def _with_hints(finding: Finding, history: History) -> Finding:
 
 def _looked_at(run: Evidence) -> list[str]:
     """Return each series that was looked at, in words."""
-    counts = [column.series for column in [*run.counters[:2], *run.flags[:1]]]
-    norms = [run.norm] if run.norm else []
-    series = [*run.losses[:3], *run.scales[:4], *norms, *counts, *run.evaluations[:2]]
-    return [_summary(each) for each in series]
+    counts = [column.records for column in [*run.counters[:2], *run.flags[:1]]]
+    series = [*run.losses[:3], *run.scales[:4], run.norm, *counts, *run.evaluations[:2]]
+    return [_summary(each) for each in series if each]
 
 
 def _summary(series: Series) -> str:
@@ -234,7 +259,7 @@ def _missing(run: Evidence) -> list[str]:
     """Return what a verdict needs and the log does not show."""
     wanted = {
         "the loss scale (print scaler.get_scale() beside the loss)": run.scales,
-        "how many steps were skipped": run.counters or run.flags or run.kind("skip"),
+        "how many steps were skipped": run.counters or run.skips,
         "the gradient norm (after scaler.unscale_)": run.norm,
         "the training loss": run.losses,
     }

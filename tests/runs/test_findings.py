@@ -206,17 +206,6 @@ def test_trainer_zero_hides_nan() -> None:
     assert explain(lines).problems[0].id == "loss-zero-hides-nan"
 
 
-@pytest.mark.parametrize(("every", "first"), [(1, 0), (10, 10), (1, 10)])
-def test_only_a_complete_log_shows_no_step(every: int, first: int) -> None:
-    rows = [(first + every * n, 2.0 ** (7 - n * every)) for n in range(19)]
-    ids = {
-        each.id
-        for each in explain([f"step {n} loss nan scale {s}" for n, s in rows]).problems
-    }
-    assert ("never-stepped" in ids) == (first == 0)
-    assert ids
-
-
 def test_zero_rate_shows_no_step() -> None:
     lines = [
         f"{{'loss': 4.{n}, 'grad_norm': nan, 'learning_rate': 0.0, 'epoch': {n}}}"
@@ -290,3 +279,22 @@ def test_explained_findings_exist() -> None:
         for name in row.get("explains", ())
     }
     assert {name for name in explained if not name.startswith("error-")} <= set(table())
+
+
+def test_leap_of_loss_is_not_cleared() -> None:
+    well = np.linspace(0.8, 0.7, 40).tolist()
+    for end, verdict in ((0.79, "problem"), (0.4, "too little to tell")):
+        values = [*well, 1191.0, 300.0, 5.0, *np.linspace(0.7, end, 30)]
+        lines = [f"step {n} loss {value:.4f}" for n, value in enumerate(values)]
+        found = explain(lines)
+        assert found.verdict == verdict
+        assert found.findings[0].id == "loss-leaped"
+        assert found.findings[0].step == 40
+
+
+def test_counted_skips_are_not_missing() -> None:
+    scales = [2.0**16, 2.0**15, 2.0**14, 2.0**14, 2.0**14]
+    lines = [f"step {n} loss {3 - n / 9} scale {s}" for n, s in enumerate(scales)]
+    found = explain(lines)
+    assert "at least 2" in found.headline
+    assert not any("skipped" in text for text in found.missing)

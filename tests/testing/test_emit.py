@@ -217,10 +217,6 @@ def test_loop_test_fails_only_for_fault(name, loops):
         (["skips_stay_within_budget", "torch.amp:GradScale"], "'GradScaler'"),
         (["skips_stay_within_budget", "math:pi"], "is a float"),
         (["step_changes_parameters", "math:pow"], "'batches'"),
-        (
-            ["ranks_equal_one_process", "tests.testing.loops:sgd"],
-            "ranks_equal_one_process",
-        ),
     ],
 )
 def test_command_errors_are_one_line(arguments, said):

@@ -93,7 +93,7 @@ REFUSED = {
     ),
     "raises what torch says": (
         looping(unscaling_twice),
-        "unscale_(optimizer) ran twice",
+        "unscale_() has already been called",
     ),
     "raises while it is made": (
         lambda scaler: 1 / 0,

@@ -1,12 +1,12 @@
 """The list of findings, their order, and what follows from what."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from ampsim.runs.findings import gradients, loss, program, scale
 from ampsim.runs.findings.evidence import Evidence
-from ampsim.runs.findings.finding import Finding, table
+from ampsim.runs.findings.finding import SEVERITIES, Finding, table
 
-FINDINGS: list[Callable[[Evidence], Finding | None]] = [
+FINDINGS: list[Callable[[Evidence], Iterator[Finding]]] = [
     loss.loss_zero_hides_nan,
     scale.never_stepped,
     loss.loss_not_finite,
@@ -22,6 +22,7 @@ FINDINGS: list[Callable[[Evidence], Finding | None]] = [
     gradients.carries_scale,
     scale.skips_too_often,
     loss.loss_diverged,
+    loss.loss_leaped,
     loss.evaluation_not_finite,
     program.recorded_warning,
     program.reported,
@@ -30,9 +31,9 @@ FINDINGS: list[Callable[[Evidence], Finding | None]] = [
     scale.scale_low,
     scale.skipped_steps,
 ]
-"""In the order of the report within a severity. A finding comes before what follows from it."""
-
-SEVERITIES = ("problem", "warning", "info")
+"""In the order of the report within a severity. A finding comes before what follows from it. Of the
+findings of a function, the first counts.
+"""
 
 
 def find(run: Evidence) -> list[Finding]:
@@ -46,7 +47,7 @@ def find(run: Evidence) -> list[Finding]:
     """
     kept, explained = list[Finding](), set[str]()
     for check in FINDINGS:
-        finding = check(run)
+        finding = next(check(run), None)
         if finding is None or finding.id in explained:
             continue
         kept.append(finding)

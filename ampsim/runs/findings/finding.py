@@ -2,7 +2,7 @@
 
 import math
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any
 
 from ampsim.runs.read.history import Event, Series
 
+SEVERITIES = ("problem", "warning", "info")
 MOST_LINES = 40
 """Lines that a finding names."""
 
@@ -124,15 +125,6 @@ def _text(value: float | str) -> str:
     if isinstance(value, str):
         return value
     return f"{value:,}" if isinstance(value, int) else number_text(value)
-
-
-def first(
-    function: Callable[[Any], Finding | None], candidates: Iterable[Any]
-) -> Finding | None:
-    """Return the first finding that a function makes of some candidates."""
-    return next(
-        (result for each in candidates if (result := function(each)) is not None), None
-    )
 
 
 def number_text(value: float) -> str:

@@ -118,7 +118,6 @@
       go.addEventListener("click", () => view.show(last));
       cell(row, go);
       cell(row, grouped(skip.count), true);
-      cell(row, skip.scale === "NaN" ? "" : named(skip.scale), true);
       cell(row, nonfinite(skip));
     }
     byId("more").hidden = body.rows.length >= known.length;

@@ -23,9 +23,8 @@ class Loop:
     ``save(state)`` returns a checkpoint, and ``load(checkpoint)`` returns a state. The parameters
     of a JAX loop are the values of ``params`` or ``model``.
 
-    Any object with these attributes works. If an optional attribute is missing, the report lists
-    the checks that were skipped: without ``split`` the check of micro-batches, and without a
-    parameter ``group`` of make the check of ranks. If a value of ``state`` can be read but not
+    Any object with these attributes works. Without ``split``, the check of micro-batches is
+    skipped. If a value of ``state`` can be read but not
     loaded, the check of resuming needs ``save`` and ``load``.
 
     Attributes:
@@ -71,13 +70,5 @@ def blame_user_code(where: str) -> Iterator[None]:
             f" ({Path(theirs[-1].filename).name}:{theirs[-1].lineno})" if theirs else ""
         )
         raise LoopError(
-            f"{where} raised {type(error).__name__}: {error}{at}{_explained(str(error))}"
+            f"{where} raised {type(error).__name__}: {error}{at}"
         ) from error
-
-
-def _explained(text: str) -> str:
-    """Return the known cause and fix of an error text, as `ampsim explain` shows them."""
-    from ampsim.runs.read.error_texts import error_in
-
-    known = error_in(text)
-    return f"\n  cause    {known['cause']}\n  fix      {known['fix']}" if known else ""

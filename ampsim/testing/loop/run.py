@@ -3,7 +3,7 @@
 import math
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -52,11 +52,14 @@ class Planted:
 
     Attributes:
         passes: how many backward passes have reached each parameter.
+        largest: the largest absolute value of each parameter's gradients in a step, -1 for none, as
+            far as the framework shows it.
         early: the loop's state when the first gradient arrived, if the fault was `NOTHING`: what
             had moved by then is the forward pass's.
     """
 
     passes: dict[str, int] = field(default_factory=dict)
+    largest: dict[str, float] = field(default_factory=dict)
     early: State = field(default_factory=dict)
 
 
@@ -71,10 +74,6 @@ class Run(ABC):
         found: whether an inf was found, one per update.
         verdicts: the same, for each batch.
         scalers: the scaler's state, before the first batch and after each one.
-        steps: how many times an optimizer was called, for each batch; None where that is not seen.
-        others: the scalers that were used beside the given one, each with the batch in which it was
-            first.
-        jumps: what changed the scaler between one update and the next, as far as that is seen.
     """
 
     scaler: Any
@@ -87,9 +86,6 @@ class Run(ABC):
         self.found: list[bool] = []
         self.verdicts: list[list[bool]] = []
         self.scalers: list[State] = []
-        self.steps: list[int] | None = None
-        self.others: list[tuple[int, object]] = []
-        self.jumps: list[str] = []
 
     def see(self, *, first: bool = False) -> None:
         """Look at all that the loop and the scaler carry now; before the first batch nothing is
@@ -160,24 +156,11 @@ class Run(ABC):
     def planting(self, fault: Fault = Fault()) -> Iterator[Planted]:
         """Seed a fault; yield a record of the backward passes that it reached."""
 
-    def look(self) -> Mapping[str, Callable[[], object]]:
-        """Return functions by what a line of code may change, whose values show that it has
-        changed.
-        """
-        return {}
-
     def owners(self) -> Mapping[str, str]:
         """Return, by the names of arrays, which optimizer in state they belong to, as far as that
         is known.
         """
         return {}
-
-    @contextmanager
-    def gradients(self) -> Iterator[Mapping[str, float]]:
-        """Give each parameter's largest gradient of a step, -1 for none, as far as the framework
-        shows it.
-        """
-        yield {}
 
     def save(self) -> Any:
         """Return a checkpoint of the loop and the scaler: the user's, or all that state holds."""

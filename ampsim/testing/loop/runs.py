@@ -13,9 +13,7 @@ from ampsim.testing.loop.loop import Loop, LoopError, blame_user_code
 from ampsim.testing.loop.run import Run
 from ampsim.testing.loop.state import same
 
-Make = Callable[
-    ..., Any
-]  # make(scaler), or make(scaler, group=None), gives a Loop, or what has its attributes
+Make = Callable[..., Any]  # make(scaler) gives a Loop, or what has its attributes
 NEVER = 2**30  # a growth interval that no run reaches
 # where the class lives that make's parameter is annotated with -> the runs that give it one
 BACKENDS = {
@@ -63,14 +61,12 @@ def run_class(make: Make) -> type[Run]:
     return getattr(backends, name)  # type: ignore[no-any-return]
 
 
-def begin(make: Make, scale: float, growth_interval: int = NEVER, **group: Any) -> Run:
-    """Make a fresh loop with a scaler at this scale, on a rank with its ``group=``, and look at its
-    state.
-    """
-    run = run_class(make)(scaler_class(make), scale, growth_interval, **group)
+def begin(make: Make, scale: float, growth_interval: int = NEVER) -> Run:
+    """Make a fresh loop with a scaler at this scale, and look at its state."""
+    run = run_class(make)(scaler_class(make), scale, growth_interval)
     run.seed(0)
     with blame_user_code("make"):
-        loop = make(run.scaler, **group)
+        loop = make(run.scaler)
     if not (hasattr(loop, "step") and hasattr(loop, "state")):
         raise LoopError(
             f"make returned {type(loop).__name__}: expected a Loop(step, state={{...}})"

@@ -1,11 +1,10 @@
 """Runs of torch loops, which change objects in place."""
 
 import copy
-import inspect
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from ampsim.testing.loop.backends.torch_scaler import Scaler, watching
+from ampsim.testing.loop.backends.torch_scaler import Scaler
 from ampsim.testing.loop.loop import Loop
 from ampsim.testing.loop.run import Fault, Planted, Run
 from ampsim.testing.loop.state import Array, snapshot
@@ -24,49 +23,19 @@ class TorchRun(Run):
 
     scaler: Scaler
 
-    def __init__(
-        self, wanted: type | None, scale: float, growth_interval: int, group: Any = None
-    ) -> None:
+    def __init__(self, wanted: type | None, scale: float, growth_interval: int) -> None:
         super().__init__(wanted, scale, growth_interval)
-        given = {"init_scale": scale, "growth_interval": growth_interval}
-        if _asks_ranks(wanted):
-            self.scaler = type("Scaler", (Scaler, wanted), {})(
-                "cpu", **given, group=group
-            )
-        else:
-            self.scaler = Scaler("cpu", **given)
-        self.found, self.jumps = self.scaler.found, self.scaler.jumps
-        self.steps: list[int] = []
-        self._is_rank = group is not None
+        self.scaler = Scaler("cpu", init_scale=scale, growth_interval=growth_interval)
+        self.found = self.scaler.found
 
     def step(self, data: Any) -> None:
-        calls = 0
-
-        def saw(scaler: object) -> None:
-            if scaler is not self.scaler and all(
-                scaler is not other for _, other in self.others
-            ):
-                self.others.append((len(self.steps), scaler))
-
-        def called(*_: object) -> None:
-            nonlocal calls
-            calls += 1
-
-        hook, threads = (
-            register_optimizer_step_pre_hook(called),
-            torch.get_num_threads(),
-        )
-        torch.set_num_threads(
-            1
-        )  # those of a pool wait for each other in a loop: on busy cores that took 20 times as long
+        # The threads of a pool wait for each other: on busy cores a loop took 20 times as long.
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
         try:
-            # Ranks are threads, which patch nothing.
-            with nullcontext() if self._is_rank else watching(saw):
-                super().step(data)
+            super().step(data)
         finally:
             torch.set_num_threads(threads)
-            hook.remove()
-        self.steps.append(calls)
 
     @staticmethod
     def seed(number: int) -> None:
@@ -85,7 +54,6 @@ class TorchRun(Run):
         return self.scaler.get_scale()
 
     def set_scale(self, scale: float) -> None:
-        self.scaler.left = None  # what is written here is no jump of the loop's
         self.scaler.load_state_dict({**self.scaler.state_dict(), "scale": scale})
 
     def scaler_state(self) -> Mapping[str, Any]:
@@ -107,7 +75,9 @@ class TorchRun(Run):
     def planting(self, fault: Fault = Fault()) -> Iterator[Planted]:  # noqa: B008
         planted = Planted()
 
-        handles = [
+        names = {id(param): name for name, param in trained(self.loop).items()}
+        handles = [register_optimizer_step_pre_hook(partial(_measure, planted, names))]
+        handles += [
             param.register_post_accumulate_grad_hook(
                 partial(self._arrived, planted, fault, name)
             )  # type: ignore[no-untyped-call]
@@ -141,23 +111,6 @@ class TorchRun(Run):
         ):
             _spoil(param.grad, fault)
 
-    def look(self) -> Mapping[str, Callable[[], object]]:
-        params = [*trained(self.loop).values()]
-        looks: dict[str, Callable[[], object]] = {
-            "gradients": partial(_versions_of_gradients, params),
-            "parameters": lambda: [param._version for param in params],
-            "scale": self.scaler.get_scale,
-        }
-        for name in self.loop.state:
-            one = Loop(self.loop.step, {name: self.loop.state[name]})
-            looks.setdefault(name, partial(self._bytes_of_others, one))
-        return looks
-
-    def _bytes_of_others(self, loop: Loop) -> object:
-        names = {*trained(self.loop)}
-        arrays = snapshot(loop, self.unpack)
-        return [array.tobytes() for name, array in arrays.items() if name not in names]
-
     def owners(self) -> Mapping[str, str]:
         names = {id(param): name for name, param in trained(self.loop).items()}
         found: dict[str, str] = {}
@@ -184,29 +137,6 @@ class TorchRun(Run):
                 )
         return found
 
-    @contextmanager
-    def gradients(self) -> Iterator[Mapping[str, float]]:
-        names = {id(param): name for name, param in trained(self.loop).items()}
-        largest: dict[str, float] = {}
-
-        def look(optimizer: Optimizer, *_: object) -> None:
-            for param in (
-                p
-                for group in optimizer.param_groups
-                for p in group["params"]
-                if id(p) in names
-            ):
-                name = names[id(param)]
-                largest[name] = max(largest.get(name, -1.0), _size(param.grad))
-
-        hook = register_optimizer_step_pre_hook(
-            look
-        )  # on all, as one in state may only wrap the one that steps
-        try:
-            yield largest
-        finally:
-            hook.remove()
-
     def save(self) -> Any:
         return (
             super().save()
@@ -215,7 +145,6 @@ class TorchRun(Run):
         )
 
     def load(self, checkpoint: Any) -> None:
-        self.scaler.left = None
         if not self.loop.load:
             scaler, checkpoint = checkpoint
             self.scaler.load_state_dict(scaler)
@@ -247,15 +176,6 @@ class TorchRun(Run):
         return hasattr(value, "load_state_dict") or isinstance(
             value, (Tensor, np.ndarray)
         )
-
-
-def _asks_ranks(wanted: type | None) -> TypeGuard[type]:
-    """Return whether a loop takes a kind of torch's scaler that is told its process group."""
-    return (
-        wanted is not None
-        and issubclass(wanted, torch.amp.GradScaler)
-        and "group" in inspect.signature(wanted).parameters
-    )
 
 
 def trained(loop: Loop) -> dict[str, Tensor]:
@@ -290,9 +210,15 @@ def _spoil(grad: Tensor, fault: Fault) -> None:
         values[tuple(-1 for _ in values.shape) if fault.name else ...] = fault.value
 
 
-def _versions_of_gradients(params: Sequence[Tensor]) -> object:
-    grads = [param.grad for param in params if param.is_leaf]
-    return [grad if grad is None else (id(grad), grad._version) for grad in grads]
+def _measure(
+    planted: Planted, names: Mapping[int, str], optimizer: Optimizer, *_: object
+) -> None:
+    """Note the sizes of the gradients that an optimizer steps with."""
+    for group in optimizer.param_groups:
+        for param in group["params"]:
+            if name := names.get(id(param)):
+                size = _size(param.grad)
+                planted.largest[name] = max(planted.largest.get(name, -1.0), size)
 
 
 def _size(grad: Tensor | None) -> float:

@@ -6,6 +6,7 @@ import numpy as np
 
 from ampsim.testing.judge import NotApplicableError
 from ampsim.testing.loop.check import Broken, check
+from ampsim.testing.loop.run import NOTHING
 from ampsim.testing.loop.runs import Batch, Make, advance, begin
 
 SMALL = 1e-4  # of a parameter: gradients below may rightly be lost when they are added to it
@@ -33,7 +34,7 @@ def step_changes_parameters(make: Make, batches: Sequence[Batch]) -> Broken | No
         raise NotApplicableError(
             "no parameters found: name the model or the optimizer in state"
         )
-    with run.gradients() as largest:
+    with run.planting(NOTHING) as planted:
         advance(run, batches)
     end = run.parameters()
     still = [
@@ -41,23 +42,17 @@ def step_changes_parameters(make: Make, batches: Sequence[Batch]) -> Broken | No
         for name, array in start.items()
         if array.size and np.array_equal(array, end[name])
     ]
-    cause = seen = ""
+    where = f"in {len(batches)} batches"
     if len(still) == len(start):
         skipped = sum(run.overflows(index) for index in range(len(batches)))
         seen = f"no parameter changed; {skipped} of {len(batches)} steps were skipped"
-        cause = SKIPPED if skipped else STUCK
-    for name in still if not seen else ():
-        if largest.get(name, 0.0) < 0:
-            seen, cause = (
-                f"{name} never had a gradient when its optimizer stepped",
-                UNREACHED,
-            )
-        elif largest.get(name, 0.0) > SMALL * max(
-            1.0, float(np.abs(start[name]).max())
-        ):
-            seen = f"{name} did not change, with gradients up to {largest[name]:.3g}"
-            cause = STUCK
-    where = f"in {len(batches)} batches"
-    return (
-        Broken(where, len(batches) - 1, cause, seen=seen, fault=None) if seen else None
-    )
+        return Broken(where, SKIPPED if skipped else STUCK, seen=seen)
+    for name in still:
+        size = planted.largest.get(name, 0.0)
+        if size < 0:
+            seen = f"{name} never had a gradient when its optimizer stepped"
+            return Broken(where, UNREACHED, seen=seen)
+        if size > SMALL * max(1.0, float(np.abs(start[name]).max())):
+            seen = f"{name} did not change, with gradients up to {size:.3g}"
+            return Broken(where, STUCK, seen=seen)
+    return None

@@ -56,7 +56,7 @@ def gradients_do_not_depend_on_loss_scale(
             if any(reference.verdicts) and not reference.verdicts[step]:
                 continue  # a micro-batch, whose gradients are still scaled
             if found := _apart(reference, run, step):
-                return _broken(found, run.scales[step], batch, step)
+                return _broken(found, run.scales[step], batch)
     if doubt:
         raise NotApplicableError(doubt)
     return None
@@ -87,9 +87,7 @@ def _is_far(each: Difference) -> bool:
     return not bool((abs(right - left) <= SLIGHT * abs(left).max(initial=0.0)).all())
 
 
-def _broken(
-    found: Sequence[Difference], scale: float, batch: Batch, step: int
-) -> Broken:
+def _broken(found: Sequence[Difference], scale: float, batch: Batch) -> Broken:
     """Return the failure, with a cause by the power of the scale that one change is multiplied by."""
     powers = [power for each in found if (power := _power(each.factor(), scale))]
     # A run that begins at scale 1 differs only once the scale has grown.
@@ -97,7 +95,7 @@ def _broken(
     cause = POWERS[powers[0]] if powers else GROWS if is_grown else MIXED
     moving = ", which doubles after each update" if is_grown else ""
     where = f"after batch {batch.place} at scale {scale:g}{moving}, against scale 1"
-    return Broken(where, step, cause, found, scale=scale)
+    return Broken(where, cause, found)
 
 
 def _power(factor: float | None, scale: float) -> int | None:

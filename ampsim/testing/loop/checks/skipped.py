@@ -227,7 +227,7 @@ class Skip:
             and not is_copy(each.right, scales)
         ]
         place = self.after[-1].place
-        return Broken(f"after batch {place}", place, HIDDEN, found) if found else None
+        return Broken(f"after batch {place}", HIDDEN, found) if found else None
 
     def in_data(self) -> Broken | None:
         """Seed an inf in the data, and so in the unscaled loss, for steps on it and averages of it."""
@@ -248,25 +248,23 @@ class Skip:
         if not found:
             return None
         is_stepped = any(each.name in self.trained for each in found)
-        step = self.group[-1].place
-        where = f"after batch {step} with inf in its data"
-        return Broken(where, step, STEPPED if is_stepped else POISONED, found)
+        where = f"after batch {self.group[-1].place} with inf in its data"
+        return Broken(where, STEPPED if is_stepped else POISONED, found)
 
     def _broken(
         self, fault: Fault, cause: str, found: Sequence[Difference] = (), seen: str = ""
     ) -> Broken:
-        step = self.group[-1].place
-        where = f"after the skipped batch {step}, with {fault}"
-        return Broken(where, step, cause, found, seen, fault=fault)
+        where = f"after the skipped batch {self.group[-1].place}, with {fault}"
+        return Broken(where, cause, found, seen)
 
 
 def in_a_row(make: Make, groups: Sequence[Sequence[Batch]]) -> Broken | None:
     """Seed an inf in all gradients of every iteration but the first, until the loop raises."""
-    run, step = advance(begin(make, SCALE), groups[0]), len(groups[0]) - 1
+    run = advance(begin(make, SCALE), groups[0])
     run.set_scale(FAR)
     start, trained = run.states[-1], {*run.parameters()}
     for number, group in enumerate(groups[1:MOST], 1):
-        scale, step = run.scale, step + len(group)
+        scale = run.scale
         try:
             with run.planting() as planted:
                 advance(run, group)
@@ -278,10 +276,10 @@ def in_a_row(make: Make, groups: Sequence[Sequence[Batch]]) -> Broken | None:
         if found := [
             each for each in moved(start, run.states[-1]) if each.name in trained
         ]:
-            return Broken(where, step, STEPPED, found, fault=Fault())
+            return Broken(where, STEPPED, found)
         if run.scale >= scale:
             seen = f"the scale is {run.scale:g}, expected less than {scale:g}"
-            return Broken(where, step, KEPT, seen=seen, fault=Fault())
+            return Broken(where, KEPT, seen=seen)
     return None
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ampsim.testing.judge import NotApplicableError
 from ampsim.testing.loop.check import Broken, check
-from ampsim.testing.loop.run import NOTHING, Fault, Run
+from ampsim.testing.loop.run import Fault, Run
 from ampsim.testing.loop.runs import Batch, Make, advance, begin
 from ampsim.testing.loop.state import beyond, differences
 
@@ -55,7 +55,7 @@ def micro_batches_equal_one_batch(
             )
             break
     for bad in range(PARTS):
-        if broken := _with_inf(make, batches[-1], len(batches) - 1, bad):
+        if broken := _with_inf(make, batches[-1], bad):
             return broken
     if doubt:
         raise NotApplicableError(doubt)
@@ -84,18 +84,18 @@ def _compare(whole: Run, split: Run, step: int, batch: Batch) -> Broken | None:
     where = f"after batch {batch.place} in {PARTS} micro-batches"
     if whole.verdicts[step][-1:] != split.verdicts[step][-1:]:
         seen = _say(whole.verdicts[step], split.verdicts[step])
-        return Broken(where, step, VERDICT, seen=seen)
+        return Broken(where, VERDICT, seen=seen)
     if found := differences(whole.scalers[-1], split.scalers[-1]):
-        return Broken(where, step, VERDICT, found)
+        return Broken(where, VERDICT, found)
     if not (differences(*whole.states[-2:]) or differences(*split.states[-2:])):
         return (
             None  # an accumulated batch that changes nothing: the difference is older
         )
     found = beyond(CLOSE, whole.states[step], whole.states[-1], split.states[-1])
-    return Broken(where, step, DIVIDED, found) if found else None
+    return Broken(where, DIVIDED, found) if found else None
 
 
-def _with_inf(make: Make, batch: Batch, step: int, bad: int) -> Broken | None:
+def _with_inf(make: Make, batch: Batch, bad: int) -> Broken | None:
     """Check that an inf in the gradients of one micro-batch causes a skip and a backoff."""
     clean, run = begin(make, SCALE), begin(make, SCALE)
     if not _advance_in_parts(clean, batch).verdicts[0]:
@@ -110,7 +110,7 @@ def _with_inf(make: Make, batch: Batch, step: int, bad: int) -> Broken | None:
         seen = _say([True], run.verdicts[0])
     elif run.scale != SCALE / 2:
         seen = f"the scale is {run.scale:g}, expected {SCALE / 2:g}"
-    return Broken(where, step, VERDICT, seen=seen, fault=NOTHING) if seen else None
+    return Broken(where, VERDICT, seen=seen) if seen else None
 
 
 def _say(expected: list[bool], seen: list[bool]) -> str:
