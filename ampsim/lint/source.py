@@ -33,13 +33,15 @@ _WRAPPED = re.compile(
 )
 _FP16 = re.compile(
     r"(?<!variant=)(?<!revision=)['\"](fp16|16-mixed)['\"]|--mixed[-_]precision['\"]|"
-    r"precision\s*=\s*16\b|step_was_skipped|GradScalerKwargs\(|accelerator\.mixed_precision"
+    r"precision\s*=\s*(16\b|[a-z_.]+\W)|step_was_skipped|GradScalerKwargs\(|"
+    r"accelerator\.(mixed_precision|unscale_gradients)"
 )
 _OTHER_PRECISION = re.compile(  # where it is written, and not chosen
     r"(?:Accelerator|Fabric|Trainer)\((?:[^()]|\([^()]*\))*?precision\s*=\s*"
     r"(?!['\"]?(?:fp16|16|16-mixed)['\"]?[,\s)])(?:['\"][^'\"]*['\"]|\d+)\s*[,)]"
 )
 _IGNORE = re.compile(r"#\s*ampsim:\s*ignore(?:\[([^\]]*)\])?", re.I)
+COMMENT = re.compile(r"#.*")
 _FIXED = re.compile(  # a scale of apex, or a level without one
     r"initialize\((?:[^()]|\([^()]*\))*\b(loss_scale=['\"]?[\d.]|opt_level=['\"]O[03])|"
     r"^\s*loss_scale = ['\"]?[\d.]",
@@ -317,6 +319,7 @@ def parse(text: str, path: str = "<source>") -> Source | None:
 
 def wrapped(text: str) -> str:
     """Return the library within which a text has its scaler, if it speaks of fp16; or ""."""
+    text = COMMENT.sub("", text)
     found = _WRAPPED.search(text)
     by_hand = "GradScaler(" in text and ".scale(" in text
     if (

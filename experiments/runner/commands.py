@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ampsim.core.files import BusyError, DamagedFileError
-from experiments.runner import everything, reproduced
+from experiments.runner import everything, new, reproduced
 from experiments.runner.cli import main as run_one
 from experiments.runner.execute import refuse
 from experiments.runner.experiment import Experiment, UsageError, stems
@@ -27,6 +27,7 @@ USAGE = (
     "usage: python -m experiments [all | STEM...] "
     "[--device cpu|cuda] [--smoke] [--jobs N] [--force | --reproduce] [--help]\n"
     "       python -m experiments gpu [STEM...] [--minutes N] [--dry]\n"
+    "       python -m experiments new NAME\n"
     "       python -m experiments records [--data DIR]\n"
     "       python -m experiments adopt [--data DIR]\n"
     "       python -m experiments claims [--data DIR] [--sentences]\n"
@@ -34,6 +35,7 @@ USAGE = (
     "all                 run every experiment whose data is missing or stale\n"
     "STEM...             run these experiments\n"
     "gpu                 run what a CUDA device can show, within a time limit\n"
+    "new                 write a small experiment with a figure, a claim, and a test\n"
     "records             compare data computed here with the committed data\n"
     "adopt               replace the committed data with the data computed here\n"
     "claims              evaluate every claim of the gallery and the paper, a line each;\n"
@@ -53,6 +55,8 @@ def main(argv: Sequence[str]) -> int:
         return 0
     if name == "all":
         return everything.main(options)
+    if name == "new":
+        return new.main(options)
     if name in ("records", "adopt", "claims"):
         return reproduction(name, options)
     named = list(itertools.takewhile(lambda word: word in stems(), argv))

@@ -120,13 +120,9 @@ FABRIC = FABRIC.replace(
     [
         (SCHEDULED, ["AMP101", "AMP102"]),
         (FABRIC, ["AMP101", "AMP102"]),
-        (SCHEDULED.replace('"fp16"', "args.precision"), []),
-        (
-            SCHEDULED.replace('"fp16"', "a.precision")
-            + "add('--mixed-precision', type=str)",
-            ["AMP101", "AMP102"],
-        ),
+        (SCHEDULED.replace('"fp16"', "args.precision"), ["AMP101", "AMP102"]),
         (SCHEDULED + MAKES + "scaler.scale(loss)", []),
+        (f"{SCHEDULED}# {MAKES}# scaler.scale(loss)\n", ["AMP101", "AMP102"]),
         (
             SCHEDULED.replace('"fp16"', "'fp16' if args.half else 'no'"),
             ["AMP101", "AMP102"],

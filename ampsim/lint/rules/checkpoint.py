@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from ampsim.lint.events import Trace
 from ampsim.lint.names import OPTIMIZER, SCALER, called, kind_by_class, name_of
 from ampsim.lint.rules.loop import scaler_recreated_in_loop
-from ampsim.lint.source import Source
+from ampsim.lint.source import COMMENT, Source
 
 # A function that is named for a checkpoint, and not for reading one.
 _SAVES = re.compile(
@@ -32,7 +32,6 @@ _LOADS_A_SCALER = re.compile(
     r"(load|resume)\w*\((?:[^()]|\([^()]*\))*scaler",
     re.I,
 )
-_COMMENT = re.compile(r"#.*")
 
 
 def scaler_not_saved(source: Source, traces: Sequence[Trace]) -> Iterator[ast.AST]:
@@ -43,7 +42,7 @@ def scaler_not_saved(source: Source, traces: Sequence[Trace]) -> Iterator[ast.AS
     made = (kind_by_class(name_of(call.func)) for call in source.calls)
     used = SCALER in made or any(trace.of("step", "unscale") for trace in traces)
     apex = any(trace.of("apex") for trace in traces)
-    saved = _SAVES_A_SCALER.search(_COMMENT.sub("", source.text))
+    saved = _SAVES_A_SCALER.search(COMMENT.sub("", source.text))
     kept = [source.kind(name_of(owner)) for owner in source.owners_of("state_dict")]
     if not (used or apex) or saved or SCALER in kept:
         return
@@ -67,7 +66,7 @@ def scaler_not_loaded(source: Source, traces: Sequence[Trace]) -> Iterator[ast.A
     saved = [source.kind(name_of(owner)) for owner in source.owners_of("state_dict")]
     owners = [*source.owners_of("load_state_dict")]
     loaded = [source.kind(name_of(owner)) for owner in owners]
-    text = _COMMENT.sub("", source.text)
+    text = COMMENT.sub("", source.text)
     if SCALER in saved and SCALER not in loaded and not _LOADS_A_SCALER.search(text):
         yield from [owner for owner in owners if _is_optimizer(source, owner)][:1]
 
