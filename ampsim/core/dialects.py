@@ -48,7 +48,10 @@ Build = Callable[[Rule, Options], Rule]
 
 @dataclass(frozen=True)
 class Dialect:
-    """A preset: the loss scaler of one framework as data. Call it with parameters to get a `Rule`."""
+    """The loss scaler of one framework as data.
+
+    Call it with parameters of the framework to get a `Rule`.
+    """
 
     name: str
     source: str
@@ -617,7 +620,11 @@ ALL: Mapping[str, Dialect] = {
 
 
 def names() -> list[str]:
-    """Return the names of all dialects in alphabetical order."""
+    """Return the names of all dialects.
+
+    Returns:
+        The names in alphabetical order, such as ``"torch.amp.GradScaler"``.
+    """
     return sorted(ALL)
 
 

@@ -35,7 +35,10 @@ class Kind(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Format:
-    """A binary floating-point format with subnormals. All limits are magnitudes, as Python floats."""
+    """A binary floating-point format with subnormals.
+
+    All limits are magnitudes, as Python floats.
+    """
 
     name: str
     type_name: str
@@ -66,8 +69,9 @@ class Format:
 
     @property
     def smallest_subnormal(self) -> float:
-        """The smallest magnitude above zero. Half of it, and any smaller magnitude, is flushed to
-        zero.
+        """The smallest magnitude above zero.
+
+        Half of it, and any smaller magnitude, is flushed to zero.
         """
         # 2^(emin - (p-1))
         return 2.0 ** (self.min_exponent - self.mantissa_bits)
@@ -86,9 +90,10 @@ class Format:
         )
 
     def round(self, x: npt.ArrayLike) -> npt.NDArray[np.floating]:
-        """Round `x` to this format: once, to nearest, ties to even; subnormals are kept.
+        """Round values to this format.
 
-        An overflow becomes inf with its sign, or NaN if the format has no inf.
+        Rounds once, to nearest, ties to even; subnormals are kept. An overflow becomes inf with its
+        sign, or NaN if the format has no inf.
 
         Args:
             x: Values of any shape; dtypes other than float16 and float32 are converted to float64

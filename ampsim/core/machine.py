@@ -220,7 +220,12 @@ class Rule:
         object.__setattr__(self, "quirks", tuple(self.quirks))
 
     def check(self) -> None:
-        """Raise ValueError or TypeError if a field is invalid; needed only after `unchecked`."""
+        """Validate the fields; needed only after `unchecked`.
+
+        Raises:
+            TypeError: If a field has an invalid type.
+            ValueError: If a field is out of range.
+        """
         check_arithmetic(self.arithmetic)
         held = self.arithmetic
         check_scales(
@@ -246,7 +251,18 @@ class Rule:
         check_pieces(self.quirks, self.hysteresis_reset)
 
     def replace(self, **changes: object) -> Self:
-        """Return a copy with some fields changed; the copy is checked."""
+        """Return a copy with some fields changed; the copy is checked.
+
+        Args:
+            changes: New values by field name.
+
+        Returns:
+            Rule: The changed copy.
+
+        Raises:
+            TypeError: If a field does not exist or has an invalid type.
+            ValueError: If a field is out of range.
+        """
         return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
 
     def init(self) -> State:
@@ -277,7 +293,19 @@ class Rule:
 
     @classmethod
     def unchecked(cls, **fields: object) -> Self:
-        """Return a rule without validation, to reproduce scalers that validate nothing."""
+        """Return a rule without validation.
+
+        Use it to reproduce scalers that validate nothing.
+
+        Args:
+            fields: Values by field name; other fields keep their defaults.
+
+        Returns:
+            Rule: The rule as given.
+
+        Raises:
+            TypeError: If a field does not exist.
+        """
         rule = object.__new__(cls)
         for f in dataclasses.fields(cls):
             default = (
@@ -328,7 +356,17 @@ _COMPARE: Mapping[str, Callable[[int, int], bool]] = {
 
 
 def init(rule: Machine[S]) -> S:
-    """Return the state before the first update of a `Rule` or a policy."""
+    """Return the state before the first update.
+
+    Args:
+        rule: A `Rule` or a policy.
+
+    Returns:
+        The first state, with ``scale`` equal to ``init_scale``.
+
+    Raises:
+        TypeError: If `rule` is neither.
+    """
     if not hasattr(rule, "init"):
         raise _no_rule(rule)
     return rule.init()
@@ -362,7 +400,7 @@ def update(
 def override(
     rule: Machine[S], state: S, new_scale: float, *, synchronous: bool = False
 ) -> S:
-    """Return the state after ``update(new_scale)``, which sets the scale and keeps the trackers.
+    """Return the state after the scale was set by hand; trackers are kept.
 
     Args:
         rule: A `Rule` or a policy.
@@ -374,6 +412,9 @@ def override(
 
     Returns:
         The state after the call.
+
+    Raises:
+        TypeError: If `rule` is neither a `Rule` nor a policy.
     """
     if not hasattr(rule, "override"):
         raise _no_rule(rule)

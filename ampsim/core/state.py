@@ -31,7 +31,9 @@ S = TypeVar("S", bound=Carried)
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """State of a loss scaler between updates; a checkpoint must save all of it. Hashable.
+    """State of a loss scaler between updates.
+
+    A checkpoint must save all of it. Instances are hashable.
 
     Attributes:
         scale: Current loss scale, exactly representable in ``Arithmetic.dtype``.

@@ -124,7 +124,9 @@ class LossScale:
 
     @classmethod
     def from_state(cls, rule: Rule, state: State) -> Self:
-        """Return the loss scale for a state of the reference state machine or of another scaler.
+        """Return the loss scale that continues a state.
+
+        The state is one of the reference state machine or of another scaler.
 
         Args:
             rule: The rule that the loss scale follows from now on.
@@ -294,9 +296,19 @@ class LossScale:
         *,
         grad: Callable[..., Callable[..., Tree]] = jax.value_and_grad,
     ) -> Callable[..., Result[Self]]:
-        """Return ``jax.value_and_grad`` with loss scaling, as flax's ``DynamicScale`` has it.
+        """Return ``jax.value_and_grad`` with loss scaling.
 
-        For arguments, results, and differences, see `grad.value_and_grad`.
+        As flax's ``DynamicScale.value_and_grad``; for the differences, see `grad.value_and_grad`.
+
+        Args:
+            fun: Function to differentiate; returns the loss, or (loss, aux) with `has_aux`.
+            argnums: Positions of the arguments to differentiate.
+            has_aux: Whether `fun` returns auxiliary data too.
+            axis_name: Mapped axis over which the gradients are averaged; None for none.
+            grad: ``jax.value_and_grad``, or that of equinox or flax.nnx.
+
+        Returns:
+            A function of `fun`'s arguments that returns a `Result`.
         """
         return value_and_grad(self, fun, argnums, has_aux, axis_name, grad=grad)
 

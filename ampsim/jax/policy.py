@@ -18,8 +18,9 @@ from ampsim.jax.checkpoint import pytree
 @pytree(marked="state")
 @dataclass(frozen=True)
 class PolicyScale:
-    """A policy and its state. Frozen; the leaves are the state's float32 and int32 scalars, the
-    policy is static.
+    """A policy and its state, as a pytree.
+
+    The leaves are the state's float32 and int32 scalars; the policy is static.
 
     Attributes:
         policy: The policy; static, no leaf.
@@ -31,7 +32,14 @@ class PolicyScale:
 
     @classmethod
     def create(cls, policy: Policy) -> Self:
-        """Return the policy scale before the first update."""
+        """Return the policy scale before the first update.
+
+        Args:
+            policy: A policy of `ampsim.core.policies`, or your own.
+
+        Returns:
+            PolicyScale: The policy with its first state.
+        """
         return cls(policy, policy.init_in(jnp))
 
     @property
@@ -78,7 +86,14 @@ class PolicyScale:
         )
 
     def override(self, new_scale: ArrayLike) -> "PolicyScale":
-        """Set the scale; with a delay, it waits for ``delay`` updates. Bounds are not applied."""
+        """Set the scale; bounds are not applied.
+
+        Args:
+            new_scale: Scale of shape (). With a delay, it waits for ``delay`` updates.
+
+        Returns:
+            PolicyScale: The updated policy scale.
+        """
         return PolicyScale(
             self.policy,
             self.policy.override_in(jnp, self.state, jnp.asarray(new_scale)),

@@ -37,11 +37,11 @@ class Summary(NamedTuple):
 def sweep(
     rules: Sequence[Rule], found_inf: npt.ArrayLike, *, summary: bool = False
 ) -> Array | Summary:
-    """Replay many rules; row i equals ``ampsim.replay(rules[i], ...)`` to the last bit.
+    """Replay many rules over overflow sequences.
 
-    Compiled once per number of rules and steps, as the constants of the rules are data. One CPU
-    core computes about 10^7 rule-steps per second. For overflow thresholds,
-    `ampsim.replay_thresholds` is faster.
+    Row i equals ``ampsim.replay(rules[i], ...)`` to the last bit. Compiled once per number of rules
+    and steps, as the constants of the rules are data. One CPU core computes about 10^7 rule-steps
+    per second. For overflow thresholds, `ampsim.replay_thresholds` is faster.
 
     Args:
         rules: Rules with one ``delay`` and one dtype, without quirks.

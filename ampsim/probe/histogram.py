@@ -17,8 +17,9 @@ from ampsim.probe.counting import exponent_counts
 
 
 class Bounds(NamedTuple):
-    """Bounds of a fraction. They differ only if elements lie in a binade that contains a limit of
-    the format.
+    """Bounds of a fraction.
+
+    They differ only if elements lie in a binade that contains a limit of the format.
 
     Attributes:
         low: Lower bound, 0 to 1.
@@ -30,7 +31,9 @@ class Bounds(NamedTuple):
 
 
 class CastLoss(NamedTuple):
-    """Fractions of the nonzero elements by the result of a cast; inf and NaN count as nonzero.
+    """Fractions of the nonzero elements by the result of a cast.
+
+    inf and NaN count as nonzero.
 
     Attributes:
         flushed: Underflow: rounded to zero.
@@ -59,12 +62,26 @@ class Histogram:
 
     @classmethod
     def of(cls, values: Tensor) -> "Histogram":
-        """Count a tensor, see `exponent_counts`; waits for its device."""
+        """Count the elements of a tensor; waits for its device.
+
+        Args:
+            values: Tensor of any shape, of dtype float32, float16, or bfloat16.
+
+        Returns:
+            Histogram: The counts and the largest magnitude.
+        """
         return cls.from_counts(exponent_counts(values).cpu().numpy())
 
     @classmethod
     def from_counts(cls, counts: npt.NDArray[np.int64]) -> "Histogram":
-        """Return the histogram of a result of `exponent_counts`, int64 of shape ``(281,)``."""
+        """Return the histogram of a result of `exponent_counts`.
+
+        Args:
+            counts: Array of shape ``(281,)`` and dtype int64.
+
+        Returns:
+            Histogram: The counts and the largest magnitude.
+        """
         return cls(counts[:BINS], float(largest_of(counts)))
 
     @property
@@ -82,14 +99,13 @@ class Histogram:
         return Histogram(self.counts + other.counts, float(largest))
 
     def lost(self, scale: float, fmt: Format) -> CastLoss:
-        """Return the fractions of elements that underflow or overflow when ``scale * g`` is cast to
-        `fmt`.
+        """Return the fractions that a cast at a loss scale flushes or overflows.
 
-        Binades without a limit of the format are exact. If the scale is a power of two, three
-        binades contain a limit (numbers for fp16): that of the largest flushed magnitude, 2^-25,
-        where only 2^-25 itself is flushed; the binade below the smallest normal, whose last 2^-11
-        rounds up; and the highest one, where 65520 and more overflow. Whether any element overflows
-        is exact, as `largest` is known.
+        The cast is of ``scale * g`` to `fmt`. Binades without a limit of the format are exact. If
+        the scale is a power of two, three binades contain a limit (numbers for fp16): that of the
+        largest flushed magnitude, 2^-25, where only 2^-25 itself is flushed; the binade below the
+        smallest normal, whose last 2^-11 rounds up; and the highest one, where 65520 and more
+        overflow. Whether any element overflows is exact, as `largest` is known.
 
         Args:
             scale: Loss scale, a positive factor.
@@ -152,8 +168,7 @@ class Histogram:
         return max(int(self.counts[1:].sum()), 1)
 
     def overflow_threshold(self, fmt: Format) -> float:
-        """Return the overflow threshold: the largest power of two at which no element overflows in
-        `fmt`.
+        """Return the largest power of two at which no element overflows.
 
         Args:
             fmt: Floating-point format of the gradients.

@@ -150,14 +150,20 @@ class Probe:
         return self._step % self._every == 0
 
     def step(self) -> None:
-        """End a step. Call once per step, after its backward passes, for skipped steps too."""
+        """End a step.
+
+        Call once per step, after its backward passes, for skipped steps too.
+        """
         self._finish()
         self._step += 1
 
     def drain(self) -> list[GradientRecord]:
-        """Return the records since the last call, in the order of steps; waits for the device.
+        """Return the records since the last call; waits for the device.
 
         Call it between steps.
+
+        Returns:
+            One record per gradient and sampled step, in the order of steps.
         """
         self._finish()
         counted, self._counted = self._counted, []

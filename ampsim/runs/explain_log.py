@@ -69,12 +69,16 @@ class Explanation:
 
         Args:
             why: Whether to add the lines of the log that support each finding.
+
+        Returns:
+            The lines that `ampsim explain` prints.
         """
         return printable("\n".join(_report_lines(self, why=why)))
 
     def to_json(self, most: int | None = None) -> dict[str, Any]:
-        """Return the diagnosis as JSON data, with all that a report page draws. inf and NaN are
-        strings.
+        """Return the diagnosis as JSON data.
+
+        The data has all that a report page draws. inf and NaN are strings.
 
         Args:
             most: How many numbers of a series to keep, at least 4: of more, the first, least,

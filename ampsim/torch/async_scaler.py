@@ -715,15 +715,36 @@ class AsyncGradScaler:
         return self._shared.wait(_check_next_value).next_value().read().scale
 
     def get_growth_factor(self, up_to_date: bool = False) -> float:
-        """Return the growth factor; `up_to_date` waits for changes on their way."""
+        """Return the growth factor.
+
+        Args:
+            up_to_date: Whether to wait for changes on their way.
+
+        Returns:
+            The factor of a growth.
+        """
         return self._get_constant("growth_factor", up_to_date)
 
     def get_backoff_factor(self, up_to_date: bool = False) -> float:
-        """Return the backoff factor; `up_to_date` waits for changes on their way."""
+        """Return the backoff factor.
+
+        Args:
+            up_to_date: Whether to wait for changes on their way.
+
+        Returns:
+            The factor of a backoff.
+        """
         return self._get_constant("backoff_factor", up_to_date)
 
     def get_growth_interval(self, up_to_date: bool = False) -> int:
-        """Return the growth interval; `up_to_date` waits for changes on their way."""
+        """Return the growth interval.
+
+        Args:
+            up_to_date: Whether to wait for changes on their way.
+
+        Returns:
+            The number of consecutive finite steps before a growth.
+        """
         return int(self._get_constant("growth_interval", up_to_date))
 
     def _get_constant(self, name: str, up_to_date: bool) -> float:
@@ -732,15 +753,27 @@ class AsyncGradScaler:
         return float(getattr(self._shared.value.rule, name))
 
     def set_growth_factor(self, new_factor: float) -> None:
-        """Set the growth factor, above 1, for the updates that are called later."""
+        """Set the growth factor for the updates that are called later.
+
+        Args:
+            new_factor: Factor of a growth, above 1.
+        """
         self._set_constant("growth_factor", new_factor)
 
     def set_backoff_factor(self, new_factor: float) -> None:
-        """Set the backoff factor, above 0 and below 1, for the updates that are called later."""
+        """Set the backoff factor for the updates that are called later.
+
+        Args:
+            new_factor: Factor of a backoff, above 0 and below 1.
+        """
         self._set_constant("backoff_factor", new_factor)
 
     def set_growth_interval(self, new_interval: int) -> None:
-        """Set the growth interval, at least 1, for the updates that are called later."""
+        """Set the growth interval for the updates that are called later.
+
+        Args:
+            new_interval: Number of consecutive finite steps, at least 1.
+        """
         self._set_constant("growth_interval", new_interval)
 
     def _set_constant(self, name: str, value: float) -> None:
@@ -841,8 +874,9 @@ class AsyncGradScaler:
         )
 
     def close(self, cause: BaseException | None = None) -> None:
-        """Take no more work; waiting threads raise ClosedError. Idempotent; reading and
-        `state_dict` still work.
+        """Take no more work; waiting threads raise ClosedError.
+
+        Idempotent. Reading and `state_dict` still work.
 
         Args:
             cause: Why; the first cause stays.

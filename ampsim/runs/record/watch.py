@@ -212,8 +212,9 @@ class Run:
         self._writer.write(wait=True, last=True)
 
     def close(self) -> None:
-        """Write all records, detach from the scaler, and close the file; waits for the device.
-        Idempotent.
+        """Write all records, detach from the scaler, and close the file.
+
+        Waits for the device. Idempotent.
 
         Raises:
             Exception: If `on_skip`, or work on the optimizer's thread, raised. The run is closed

@@ -10,8 +10,9 @@ with needing():
 
 
 class RecordCallback(Callback):  # type: ignore[misc]  # mypy does not read lightning
-    """Record each step of a Lightning Trainer, with the loss. The process of rank 0 writes the
-    file.
+    """Record each step of a Lightning Trainer, with the loss.
+
+    The process of rank 0 writes the file.
 
     Example::
 
