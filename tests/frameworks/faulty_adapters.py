@@ -359,8 +359,10 @@ PLANTED: dict[str, tuple[type[Right], ...]] = {
         PassesNaN,
         SeesNaNInTheFirst,
     ),
-    "no_nonfinite_step_below_scale_one": (LooksBeforeItDivides,),
-    "no_nonfinite_step_at_subnormal_scale": (LooksBeforeItDividesByNothing,),
+    "no_nonfinite_step_below_scale_one": (
+        LooksBeforeItDivides,
+        LooksBeforeItDividesByNothing,
+    ),
     "unscale_uses_scale_of_loss": (DividesByTheNew, DividesByHalfPrecision),
     "finite_gradients_never_skip": (SumsFirst,),
 }

@@ -697,7 +697,7 @@ WRONG = {  # -> the check that names it
     UpdatesAtTheFirstStep: "optimizers_share_one_scale",
     ScalesAlthoughDisabled: "disabled_scaler_changes_nothing",
     StepsByWhatIsFinite: "no_step_on_nonfinite_gradients",
-    DividesBeforeItRefuses: "unscale_misuse_raises",
+    DividesBeforeItRefuses: "call_sequences_match_torch",
     NeverSteps: "skipped_step_changes_nothing",
     StepReturnsNothing: "step_returns_optimizer_result",
     SkipsAll: "optimizers_share_one_scale",

@@ -29,7 +29,7 @@ THREE = judge.chosen(
     names=[
         "skipped_step_changes_nothing",
         "get_scale_matches_scale",
-        "unscale_misuse_raises",
+        "misuse_raises",
     ]
 )
 

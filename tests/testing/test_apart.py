@@ -190,7 +190,7 @@ def test_unusable_target_prints_one_line(target, said):
 CHECKS = judge.chosen(
     names=[
         "get_scale_matches_scale",
-        "unscale_misuse_raises",
+        "misuse_raises",
         "skipped_step_changes_nothing",
     ]
 )

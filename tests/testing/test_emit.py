@@ -51,7 +51,7 @@ def outcome(source):
         ("overflow_backs_off_once", handwritten_scalers.BacksOffTwice),
         ("nonfinite_gradients_are_found", handwritten_scalers.IgnoresNegativeInf),
         ("skipped_step_changes_nothing", handwritten_scalers.SkipAdvancesTheOptimizer),
-        ("unscale_misuse_raises", handwritten_scalers.DividesBeforeItRefuses),
+        ("call_sequences_match_torch", handwritten_scalers.DividesBeforeItRefuses),
         ("pickling_is_exact", handwritten_scalers.LosesTheStreakWhenPickled),
         ("scale_is_never_subnormal", TORCH),
         ("no_nonfinite_step_below_scale_one", TORCH),

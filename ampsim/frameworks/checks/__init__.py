@@ -10,7 +10,7 @@ and ranks.
 >>> from ampsim.frameworks.checks import CHECKS, judge
 >>> judge(load("torch")(), CHECKS["no_step_on_nonfinite_gradients"], examples=5).result.outcome
 'passed'
->>> judge(load("torch")(), CHECKS["no_nonfinite_step_at_subnormal_scale"], examples=5).result.outcome
+>>> judge(load("torch")(), CHECKS["no_nonfinite_step_below_scale_one"], examples=5).result.outcome
 'failed'
 """
 

@@ -51,7 +51,6 @@ ENDS = frozenset(
         "scale_is_never_subnormal",
         "scale_recovers_after_overflows",
         "no_nonfinite_step_below_scale_one",
-        "no_nonfinite_step_at_subnormal_scale",
         "finite_gradients_never_skip",
     )
 )
@@ -66,7 +65,6 @@ TORCH = {
     "state_dict_continues_run": "state_dict(): the scale, the constants and the number of unskipped steps",
     "no_step_on_nonfinite_gradients": "step(): skipped if gradients are inf or NaN, to avoid corrupting the params",
     "no_nonfinite_step_below_scale_one": "step(): uses the unscaled gradients, skipped if those are inf or NaN",
-    "no_nonfinite_step_at_subnormal_scale": "step(): uses the unscaled gradients, skipped if those are inf",
     "unscale_uses_scale_of_loss": "step(): invokes the optimizer using the unscaled gradients",
     "finite_gradients_never_skip": "step(): if no inf or NaN is found, invokes the optimizer",
 }

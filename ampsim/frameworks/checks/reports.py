@@ -10,7 +10,6 @@ _TORCH = "reported of torch: https://github.com/pytorch/pytorch/issues/99640, "
 _TORCH += "https://github.com/pytorch/pytorch/issues/96755"
 _BELOW = (
     "no_nonfinite_step_below_scale_one",
-    "no_nonfinite_step_at_subnormal_scale",
     "scale_is_never_subnormal",
     "scale_recovers_after_overflows",
 )

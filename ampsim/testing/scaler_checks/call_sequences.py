@@ -32,29 +32,27 @@ def _joined(phrases: Sequence[tuple[list[str], int]]) -> list[Call]:
 CALLS = st.lists(
     st.tuples(st.sampled_from(PHRASES), st.integers(0, 1)), min_size=1, max_size=10
 ).map(_joined)
-BOTH = [
-    "scale 0",
-    "inf 0",
-    "clean 1",
-    "unscale_ 0",
-    "unscale_ 1",
-    "step 0",
-    "step 1",
-    "update 0",
+BOTH = "scale 0, inf 0, clean 1, unscale_ 0, unscale_ 1, step 0, step 1, update 0"
+FOUND = [  # both optimizers, calls before the first scale(), and calls that come twice
+    BOTH,
+    *("clean 0, unscale_ 0", "clean 0, step 0", "update 0"),
+    *("scale 0, clean 0, step 0, unscale_ 0", "scale 0, clean 0, step 0, step 0"),
 ]
+
+
+def _calls(text: str) -> list[Call]:
+    return [(event, int(i)) for event, i in map(str.split, text.split(", "))]
 
 
 @check(
     1,
     issue="redai-studio/Relax#44",
-    needs="refusals unscale_ override growth",
+    needs="refusals unscale_ growth",
     rule=rules(growth=False),
     calls=CALLS,
     found=[
-        {
-            "rule": {"init_scale": 8.0, "growth_interval": 3},
-            "calls": [(call.split()[0], int(call.split()[1])) for call in BOTH],
-        }
+        {"rule": {"init_scale": 8.0, "growth_interval": 3}, "calls": _calls(text)}
+        for text in FOUND
     ],
 )
 def call_sequences_match_torch(
@@ -65,6 +63,8 @@ def call_sequences_match_torch(
     """
     drop_in = case.traits.drop_in
     rounding = 0.0 if drop_in else 2.0**-20
+    if "override" in case.traits.unsupported:
+        calls = [call for call in calls if call[0] != "update(8.0)"]
     program = Program(case.make(**rule))
     for (event, i), due in zip(calls, case.expected_calls(rule, calls)):
         if due is None:

@@ -7,8 +7,9 @@ not support threads.
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import groupby
 from types import ModuleType
 from typing import Any, cast
@@ -140,25 +141,28 @@ def state_dict_is_atomic(example: Example) -> None:
     A scaler may raise during an iteration.
     """
 
-    def program(c: scheduler.Scheduler) -> None:
+    def program(found_inf: Sequence[bool], c: scheduler.Scheduler) -> None:
         scaler, states, taken = instrumented(c, example.subject), [], []
 
         def save() -> None:
             with suppress(RuntimeError):
                 taken.append(scaler.state_dict())
 
-        # The growth tracker becomes 1, then it and the scale change together.
-        for overflows in (False, True):
+        for overflows in found_inf:
             states.append(scaler.state_dict())
             param = parameter(overflows)
             scaler.scale((3 * param).sum()).backward()
             scaler.step(torch.optim.SGD([param], lr=1.0))
-            if overflows:
+            if len(states) == len(found_inf):
                 checkpoint = c.spawn("checkpoint", save)
             scaler.update()
         checkpoint.join()
         states.append(scaler.state_dict())
-        whole = all(each in states[1:] for each in taken)
-        assert whole, f"{taken[:1]}, expected one of {states[1:]}"
+        whole = all(each in states[-2:] for each in taken)
+        assert whole, f"{taken[:1]}, expected one of {states[-2:]}"
 
-    explore(example, program)
+    # In the last iteration the scale changes together with the growth tracker, or with the count
+    # of overflows of a hysteresis.
+    explore(example, partial(program, [False, False]))
+    if example.traits.hysteresis > 1:
+        explore(example, partial(program, [True] * example.traits.hysteresis))
