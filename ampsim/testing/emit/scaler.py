@@ -151,9 +151,9 @@ def sources(function: Any) -> tuple[list[str], set[str]]:
     return [*parts[count:], *parts[:count]], imports  # annotations name the adapter
 
 
-def _undecorated(function: Any) -> str:
-    text = inspect.getsource(function)
-    return text[text.index(f"def {function.__name__}(") :]
+def _undecorated(definition: Any) -> str:
+    text = inspect.getsource(definition)
+    return text[max(0, text.find(f"def {definition.__name__}(")) :]
 
 
 def _pruned(kind: type, text: str) -> str:
