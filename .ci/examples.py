@@ -26,8 +26,7 @@ class Fenced(griffe.Extension):
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
         """Rewrite the docstring of a module, class, function, or attribute."""
         if obj.docstring:
-            text = EXAMPLE.sub(
-                lambda match: f"```pycon\n{match[0]}\n```", obj.docstring.value
-            )
+            text = obj.docstring.value.replace("::\n\n", ":\n\n")  # a literal block
+            text = EXAMPLE.sub(lambda match: f"```pycon\n{match[0]}\n```", text)
             text = TABLE.sub(lambda match: f"```text\n{match[0].rstrip()}\n```\n", text)
             obj.docstring.value = LIST.sub(separate_list, text)

@@ -16,7 +16,7 @@ _LIBRARIES = "pandas", "polars"
 def load(path: AnyPath) -> Any:
     """Load a run file, or the data of an experiment, as a data frame.
 
-    Example::
+    For example::
 
         frame = ampsim.load("run.jsonl")
         frame.plot("step", "loss_scale", logy=True)

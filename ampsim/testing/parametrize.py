@@ -30,10 +30,10 @@ def parametrize_with_checks(
 ) -> pytest.MarkDecorator:
     """Parametrize a test of scalers or training loops, one test per target and check.
 
-    ::
+    For example::
 
-        @parametrize_with_checks([make_scaler], expected_failures={"get_scale_matches_scale":
-        "<link>"}) def test_my_scaler(scaler, check):
+        @parametrize_with_checks([make_scaler], expected_failures={"scale_is_never_subnormal": "<link>"})
+        def test_my_scaler(scaler, check):
             check(scaler)
 
         @parametrize_with_checks([make_loop], batches)

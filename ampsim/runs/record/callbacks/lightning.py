@@ -14,7 +14,7 @@ class RecordCallback(Callback):  # type: ignore[misc]  # mypy does not read ligh
 
     The process of rank 0 writes the file.
 
-    Example::
+    For example::
 
         Trainer(precision="16-mixed", callbacks=[RecordCallback("run.jsonl")]).fit(module, data)
 

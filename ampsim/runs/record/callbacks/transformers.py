@@ -16,7 +16,7 @@ class RecordCallback(TrainerCallback):  # type: ignore[misc]  # mypy does not re
     that has just ended. ``loss`` is the Trainer's: an average over the steps since the last log. A
     resumed run continues at its step.
 
-    Example::
+    For example::
 
         Trainer(model, args, train_dataset=data, callbacks=[RecordCallback("run.jsonl")]).train()
 
