@@ -22,7 +22,7 @@ from ampsim.lint.engine import RULES
 
 ROOT = Path(__file__).parents[1]
 SHOWN = (
-    "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "ampsim/testing/MAINTAINERS.md", "ampsim/jax/loops.md",
+    "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "ampsim/jax/loops.md",
     "ampsim/runs/record/examples.md", "experiments/data/README.md", "figures/*.md", "figures/*.svg", "figures/*.png",
     "figures/*.html", "paper/ampsim.pdf",
 )  # fmt: skip

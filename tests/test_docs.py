@@ -141,7 +141,7 @@ def slugs(path: Path) -> set[str]:
 
 @pytest.mark.parametrize(
     "page",
-    [*PAGES, "CONTRIBUTING.md", "ampsim/testing/MAINTAINERS.md", "ampsim/jax/loops.md"],
+    [*PAGES, "CONTRIBUTING.md", "ampsim/jax/loops.md"],
 )
 def test_links_lead_to_files_and_headings(page: str) -> None:
     path = ROOT / page
@@ -152,6 +152,16 @@ def test_links_lead_to_files_and_headings(page: str) -> None:
         target = (path.parent / file).resolve() if file else path
         assert target.exists(), f"{page}: {link}"
         assert not anchor or anchor in slugs(target), f"{page}: {link}"
+
+
+def test_workflow_gives_inputs_of_the_action() -> None:
+    yaml = pytest.importorskip("yaml", reason="pip install -c constraints.txt pyyaml")
+    inputs = yaml.safe_load((ROOT / "action.yml").read_text())["inputs"]
+    [workflow] = blocks("docs/how-to/ci.md", "yaml")
+    steps = yaml.safe_load(workflow)["jobs"]["scaler"]["steps"]
+    calls = [step["with"] for step in steps if "ampsim@" in step.get("uses", "")]
+    assert len(calls) == 2
+    assert all(call.keys() <= inputs.keys() for call in calls)
 
 
 def test_each_known_error_has_a_page() -> None:
