@@ -294,12 +294,15 @@ def cuda_reproduced(run: Result) -> Finding:
 @claim(
     "cuda.bound",
     "cuda_runs",
-    "No reproduced log of a CUDA run has more overflows than T1 and T10 allow",
+    "One log of a CUDA run that prints its overflows has more than T1 and T10 allow, and it is not "
+    "consistent with the state machine either",
 )
 def cuda_bound(run: Result) -> Finding:
-    rows = [row for row in q.followed(run) if "most" in row and not row["breaks"]]
-    used = max(row["skips"] / row["most"] for row in rows)
-    return Finding(f"{len(rows)} logs; at most {used:.2f} of the bound", used <= 1)
+    rows = [row for row in q.followed(run) if "most" in row]
+    beyond = [row for row in rows if row["skips"] > row["most"]]
+    inconsistent = all(row["breaks"] for row in beyond)
+    now = f"{len(beyond)} of {len(rows)} logs beyond the bound"
+    return Finding(now, len(beyond) == 1, inconsistent)
 
 
 @claim(

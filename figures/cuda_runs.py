@@ -118,7 +118,7 @@ def draw_bound(axes: Axes, run: Result) -> None:
     axes.plot(ends, ends, color="0.4", linewidth=0.8, label="bound")
     for label, marker, color, shown in kinds:
         allowed, skipped = ([row[name] for row in shown] for name in ("most", "skips"))
-        style = {"marker": marker, "color": color, "markersize": 3, "alpha": 0.6}
+        style: Any = {"marker": marker, "color": color, "markersize": 3, "alpha": 0.6}
         axes.plot(allowed, skipped, linestyle="none", label=label, **style)
     axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
     for axis in (axes.xaxis, axes.yaxis):

@@ -10,6 +10,7 @@ from functools import partial
 
 from ampsim.core.advice import advise
 from ampsim.core.json_lines import Record
+from figures.derived_numbers import followed
 from figures.results import Result
 from figures.tables import TABLES as GALLERY
 from paper import sources
@@ -66,9 +67,9 @@ def evidence() -> Table:
     rows = (
         ("recorded runs of scalers", "traces.count", "all", "traces.repeated", "repeated to the bit"),
         ("public CUDA logs", "cuda.runs", "cuda.followed", "cuda.whole", "consistent"),
-        ("those that print overflows", "cuda.bound.logs", "all", "all", "within T1 or T10"),
-        ("logs that readers call sick", "sight.problems", "all", "sight.cleared", "called healthy"),
-        ("logs that they call healthy", "sight.healthy", "all", "sight.false", "called sick"),
+        ("those that print overflows", "cuda.bound.logs", "all", "cuda.bound.within", "within T1 or T10"),
+        ("logs that readers call sick", "sight.problems", "sight.problems.decided", "sight.cleared", "called healthy"),
+        ("logs that they call healthy", "sight.healthy", "sight.healthy.decided", "sight.false", "called sick"),
         ("scaler classes", "conformance.classes", "all", "conformance.gradient.classes", "give wrong gradients"),
         ("setups of engines", "engines.count", "all", "engines.halved", "halve gradients"),
         ("loops of packages", "loops.loops", "all", "loops.failed", "fail a check"),
@@ -78,6 +79,30 @@ def evidence() -> Table:
     )
     head = ("evidence", "found", "tested", "", "outcome")
     return Table(head, cells, "lrrrl")
+
+
+def rivals() -> Table:
+    """Return what wrong growth intervals cannot do in the followed logs."""
+    names = {"half": "half the interval", "one more": "one step more", "twice": "twice"}
+    rows = [
+        (
+            text,
+            runs.cuda(partial(runs.rival, interval=name), ",d"),
+            runs.cuda(partial(runs.rival_logs, interval=name), "d"),
+        )
+        for name, text in names.items()
+    ]
+    control = (
+        runs.cuda(lambda run: runs.total(followed(run), "control"), ",d"),
+        runs.cuda(runs.controlled, "d"),
+    )
+    rows.append(("three times", *control))
+    right = (
+        runs.cuda(lambda run: sum(len(row["breaks"]) for row in followed(run)), "d"),
+        runs.cuda(runs.differing, "d"),
+    )
+    head = ("growth interval", "impossible moves", "logs that refute it")
+    return Table(head, (("the right one", *right), *rows), "lrr")
 
 
 def gradients() -> Table:
@@ -162,5 +187,6 @@ TABLES: dict[str, Callable[[], Table]] = {
     "settings": settings,
     "sight": sight,
     "loops": partial(from_gallery, "loops"),
+    "rivals": rivals,
     "ranks_cells": partial(from_gallery, "ranks_cells"),
 }

@@ -3,10 +3,8 @@
 import json
 from collections.abc import Iterable, Sequence
 from functools import partial
-from math import sqrt
 
 from ampsim.core.json_lines import Record
-from figures import derived_numbers
 from figures.derived_numbers import total
 from figures.results import Result
 from paper.sources import ROOT
@@ -20,12 +18,6 @@ engines = partial(Number, "engines")
 MEASURED = (
     ROOT / "docs" / "lint" / "measured.jsonl"
 )  # findings that human readers reviewed
-FILES = ROOT / "experiments" / "inputs" / "census.jsonl"
-NOT_COUNTED = {
-    "AMP105",
-    "AMP109",
-    "AMP127",
-}  # by the census: rules that have left since
 OUR_SCALER = ("flax, nnx", "equinox")  # loops of packages that have no scaler
 
 
@@ -102,63 +94,9 @@ def findings(*, unseen: bool) -> list[Record]:
     ]
 
 
-def by_repository() -> dict[str, tuple[int, int]]:
-    """Return for each repository how many of its loops fail a check, and how many it has.
-
-    Of equal loops the first one counts.
-    """
-    loops_of: dict[str, list[bool]] = {}
-    digests = set()
-    for file in map(json.loads, FILES.read_text("utf-8").splitlines()):
-        for loop in file["loops"]:
-            if loop["digest"] not in digests:
-                digests.add(loop["digest"])
-                wrong = bool(loop["codes"].keys() - NOT_COUNTED)
-                loops_of.setdefault(file["repository"], []).append(wrong)
-    return {
-        repository: (sum(wrong), len(wrong)) for repository, wrong in loops_of.items()
-    }
-
-
 def repositories(rows: Iterable[Record]) -> int:
     """Return the number of repositories that rows of the census name."""
     return len({name for row in rows for name in row["repositories"]})
-
-
-def in_corpus() -> int:
-    """Return how many repositories of the census the rules were made with, as far as is known."""
-    corpus = {finding["repository"] for finding in findings(unseen=False)}
-    return len(by_repository().keys() & corpus)
-
-
-def interval_of_share() -> tuple[float, float]:
-    """Return the 95 % interval of the share of loops that fail a check."""
-    return clustered([*by_repository().values()])
-
-
-def clustered(groups: Sequence[tuple[int, int]]) -> tuple[float, float]:
-    """Return the 95 % interval of a share that is counted in groups whose members are alike.
-
-    Computed by linearization.
-
-    Args:
-        groups: How many members of each group count, and how many it has.
-    """
-    counted, members = (sum(column) for column in zip(*groups, strict=True))
-    share = counted / members
-    squares = sum((wrong - share * size) ** 2 for wrong, size in groups)
-    half = 1.959964 * sqrt(squares * len(groups) / (len(groups) - 1)) / members
-    return share - half, share + half
-
-
-def wrong_loops(run: Result) -> float:
-    """Return the number of loops that fail a check."""
-    return derived_numbers.census(run, "wrong")[0]
-
-
-def all_loops(run: Result) -> float:
-    """Return the number of loops."""
-    return derived_numbers.census(run, "wrong")[1]
 
 
 NUMBERS: dict[str, Number | Formula] = {
@@ -181,8 +119,4 @@ NUMBERS: dict[str, Number | Formula] = {
     "loops.unreported": loops(unreported, "words"),
     "engines.count": engines(lambda run: len(run_engines(run)), "d"),
     "engines.halved": engines(lambda run: len(halved(run)), "words"),
-    "census.loops": census(all_loops, "d"),
-    "census.wrong": census(wrong_loops, "d"),
-    "census.repositories": census(lambda run: repositories(run.records), "d"),
-    "census.corpus": Formula(in_corpus, ">=d"),
 }

@@ -1,11 +1,12 @@
 """Public logs under the state machine, and under `ampsim explain` at first sight."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from functools import cache, partial
-from statistics import median
 
 from ampsim.core.json_lines import Record, read_objects
+from experiments.corpus import runs as corpus
 from figures.derived_numbers import cuda_runs, followed
 from figures.results import Result
 from paper.sources import ROOT
@@ -41,14 +42,44 @@ def rival_logs(run: Result, interval: str) -> int:
     return sum(row["rivals"][interval] > 0 for row in followed(run))
 
 
-def both(run: Result) -> int:
-    """Return how many logs agree with the rule and contradict the control."""
-    return sum(row["control"] > 0 and not row["breaks"] for row in followed(run))
+def controlled(run: Result) -> int:
+    """Return how many logs contradict an interval three times as long."""
+    return sum(row["control"] > 0 for row in followed(run))
+
+
+def differing(run: Result) -> int:
+    """Return how many logs contradict the right rule."""
+    return sum(bool(row["breaks"]) for row in followed(run))
+
+
+def both(run: Result) -> list[Record]:
+    """Return the logs that agree with the rule and contradict three times its interval."""
+    return [row for row in followed(run) if row["control"] > 0 and not row["breaks"]]
+
+
+def without(run: Result, reason: str) -> int:
+    """Return how many logs cannot be followed for a reason."""
+    return sum(row["verdict"] == reason for row in cuda_runs(run))
+
+
+def intervals() -> Counter[str]:
+    """Return how many followed logs have the growth interval from the log, or from a file."""
+    counts: Counter[str] = Counter()
+    for run in corpus.load():
+        if run["held_out"] or corpus.unfit(run) or corpus.rule_of(run) is None:
+            continue
+        place = f"{run['repository']}/{run['path']}"
+        files = [known for at, known in corpus.CONFIGURED if re.search(at, place)]
+        if any("interval" in known for known in files):
+            counts["file"] += 1
+        elif run["interval"]:
+            counts["log"] += 1
+    return counts
 
 
 def bounded(run: Result) -> list[Record]:
-    """Return the consistent runs whose logs print each overflow and its step."""
-    return [row for row in followed(run) if "most" in row and not row["breaks"]]
+    """Return the followed runs whose logs print each overflow and its step."""
+    return [row for row in followed(run) if "most" in row]
 
 
 def most_gpus(run: Result) -> int:
@@ -81,6 +112,11 @@ def over_samples(truth: str, verdict: str) -> int:
     return sum(verdicts(sample)[truth, verdict] for sample in samples())
 
 
+def decided(truth: str) -> int:
+    """Return how many logs of a truth got a verdict that decides, over all samples."""
+    return sum(over_samples(truth, verdict) for verdict in TRUTHS)
+
+
 def says_nan(truth: str, sample: int | None = None) -> int:
     """Return how many logs of a truth have the word nan or inf, in a sample or in all."""
     rows = (row for row in judged() if sample in (None, row["sample"]))
@@ -106,21 +142,21 @@ NUMBERS: dict[str, Number | Formula] = {
         lambda run: sum(len(row["breaks"]) for row in followed(run)), "d"
     ),
     "cuda.growths": cuda(lambda run: total(followed(run), "growths"), ",d"),
-    "cuda.control": cuda(lambda run: total(followed(run), "control"), ",d"),
-    "cuda.rival.half": cuda(lambda run: rival(run, "half"), ",d"),
-    "cuda.rival.next": cuda(lambda run: rival(run, "one more"), ",d"),
-    "cuda.rival.half.logs": cuda(lambda run: rival_logs(run, "half"), "d"),
-    "cuda.rival.next.logs": cuda(lambda run: rival_logs(run, "one more"), "d"),
-    "cuda.control.logs": cuda(
-        lambda run: sum(row["control"] > 0 for row in followed(run)), "d"
+    "cuda.no.rule": cuda(partial(without, reason="no rule"), "d"),
+    "cuda.no.steps": cuda(partial(without, reason="no steps"), "d"),
+    "cuda.means": cuda(partial(without, reason="means"), "d"),
+    "cuda.interval.log": Formula(lambda: intervals()["log"], "d"),
+    "cuda.interval.file": Formula(lambda: intervals()["file"], "d"),
+    "cuda.both": cuda(lambda run: len(both(run)), "d"),
+    "cuda.both.repositories": cuda(
+        lambda run: len({row["repository"] for row in both(run)}), "d"
     ),
-    "cuda.both": cuda(both, "d"),
     "cuda.bound.logs": cuda(lambda run: len(bounded(run)), "d"),
     "cuda.bound.repositories": cuda(
         lambda run: len({row["repository"] for row in bounded(run)}), "d"
     ),
-    "cuda.bound.median": cuda(
-        lambda run: median(row["skips"] / row["most"] for row in bounded(run)), "%0"
+    "cuda.bound.within": cuda(
+        lambda run: sum(row["skips"] <= row["most"] for row in bounded(run)), "d"
     ),
     "cuda.held.followed": cuda(lambda run: len(followed(run, held_out=True)), "words"),
     "cuda.held.whole": cuda(lambda run: whole(followed(run, held_out=True)), "words"),
@@ -142,6 +178,8 @@ NUMBERS: dict[str, Number | Formula] = {
     "sight.problems": Formula(
         lambda: sum(over_samples(PROBLEM, each) for each in VERDICTS), "d"
     ),
+    "sight.problems.decided": Formula(lambda: decided(PROBLEM), "d"),
+    "sight.healthy.decided": Formula(lambda: decided(HEALTHY), "d"),
     "sight.nan.problems": Formula(lambda: says_nan(PROBLEM), "d"),
     "sight.nan.healthy": Formula(lambda: says_nan(HEALTHY), "d"),
     "sight.undecided": Formula(lambda: undecided(samples()[-1]), "%0"),

@@ -20,7 +20,7 @@ from figures.results import CPU
 from paper import build, sources
 from paper.build import Evaluation
 from paper.number_format import show
-from paper.numbers import NUMBERS, loops
+from paper.numbers import NUMBERS
 from paper.sources import ROOT, TEXT, PaperError
 from paper.tables import TABLES
 from paper.values import Number
@@ -402,20 +402,3 @@ def test_formats() -> None:
     assert show(math.inf, ".1f") == "inf"
     with pytest.raises(ValueError, match="expected a whole number"):
         show(2.5, "d")
-
-
-def test_census_totals_and_clustered_interval() -> None:
-    repositories = loops.by_repository()
-    groups = [*repositories.values()]
-    assert sum(wrong for wrong, _ in groups) == NUMBERS["census.wrong"].compute()
-    assert sum(size for _, size in groups) == NUMBERS["census.loops"].compute()
-    assert len(groups) == NUMBERS["census.repositories"].compute()
-    low, high = loops.clustered([(1, 1)] * 40 + [(0, 1)] * 60)
-    assert (low + high) / 2 == pytest.approx(0.4)
-    assert (high - low) / 2 == pytest.approx(1.959964 * math.sqrt(0.4 * 0.6 / 99))
-    whole = loops.clustered(
-        [(10, 10)] * 4 + [(0, 10)] * 6
-    )  # as few as ten, not a hundred
-    assert (whole[1] - whole[0]) / 2 == pytest.approx(
-        1.959964 * math.sqrt(0.4 * 0.6 / 9)
-    )
