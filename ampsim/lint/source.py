@@ -55,11 +55,6 @@ _MAGIC = re.compile(
 class UnreadableError(Exception):
     """A file that is not Python source. The text says what was expected."""
 
-    def __init__(self, what: str, line: int = 1, column: int = 1) -> None:
-        super().__init__(what)
-        self.line = line
-        self.column = column
-
 
 class Source:
     """A parsed file, and an index of it.
@@ -250,7 +245,9 @@ def read(path: Path) -> str:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
         return io.TextIOWrapper(io.BytesIO(data), encoding).read()
     except OSError as error:
-        raise UnreadableError(f"{error.strerror}: expected a readable file") from error
+        raise UnreadableError(
+            f"{error.strerror}: expected a Python file, or a folder of some"
+        ) from error
     except (SyntaxError, UnicodeError, LookupError) as error:
         raise UnreadableError(
             f"{error}: expected Python source in its declared encoding, or UTF-8"
@@ -294,7 +291,7 @@ def _tree(text: str) -> ast.Module:
             except SyntaxError:
                 return ast.parse(_MAGIC.sub(r"\1pass", text))
     except SyntaxError as error:
-        place = error.lineno or 1, error.offset or 1
-        raise UnreadableError(f"{error.msg}: expected Python 3", *place) from error
+        what = f"{error.msg} in line {error.lineno or 1}"
+        raise UnreadableError(f"{what}: expected Python 3") from error
     except (ValueError, RecursionError, MemoryError) as error:
         raise UnreadableError(f"{error}: expected Python 3") from error
