@@ -7,16 +7,11 @@ from ampsim.core.output import run_command
 
 
 def main() -> None:
-    """Run the command line; `lint` loads nothing that only the other commands need."""
+    """Run the command line and exit."""
     sys.exit(run_command("ampsim", _command))
 
 
 def _command() -> int:
-    match sys.argv[1:]:
-        case ["lint", *rest]:
-            from ampsim.lint.command import main as lint
-
-            return lint(rest)
     from ampsim.cli import main as program
 
     os.environ.setdefault(

@@ -94,10 +94,6 @@ OURS = {
     "Rule G=50 k=2": entry("Rule", growth_interval=50, delay=2),
     "Deduplicated G=50 k=2": entry("Deduplicated", growth_interval=50, delay=2),
     "Probe G=50 k=2": entry("Probe", growth_interval=50, delay=2),
-    "FloorSchedule": entry(
-        "FloorSchedule", milestones=((500, 2.0**14), (1500, 2.0**16))
-    ),
-    "Ratio": entry("Ratio"),
     "Headroom 1 bit": entry("Headroom", margin=1),
     "Headroom 3 bits": entry("Headroom", margin=3),
     "LogMax": entry("LogMax"),

@@ -224,7 +224,7 @@ def traces(folder: Path = TRACES) -> Result:
             "system": t.system,
             "sequence": t.sequence,
             "updates": len(t.found_inf),
-            "repeated": t.mismatch() is None,
+            "repeated": t.is_repeated(),
         }
         for t in recorded_runs.read(folder / "recorded.jsonl.gz")
     )

@@ -1,6 +1,7 @@
 """The ``ampsim`` command.
 
-Exit status: 0 no findings, 1 findings, 2 usage error or unreadable file, 3 no result.
+Exit status of each command: 0 no findings, 1 findings, 2 a usage error, or a file that cannot be
+read or written, 3 no result.
 
 ``ampsim`` imports only the module of the command that it runs.
 """
@@ -16,55 +17,41 @@ import typer
 from ampsim import __version__
 from ampsim.cli.terminal import out
 
-OWN = {
-    "ignore_unknown_options": True,
-    "allow_extra_args": True,
-    "help_option_names": [],
-}
-"""Settings of a command that parses its own arguments."""
-
-
-RUN, TESTS, SCALERS = (
-    "Diagnose a training run",
-    "Test scalers and loops",
-    "Simulate scalers",
-)
-# name -> panel in the help, and module:function (or Typer program); in the help's order
+# name -> module:function, or Typer program; in the order of the help
 COMMANDS = {
-    "explain": (RUN, "explain:explain_log"),
-    "report": (RUN, "report:report_run"),
-    "playground": (RUN, "playground:write_playground"),
-    "check": (TESTS, "check:check_scalers"),
-    "check-loop": (TESTS, "check_loop:check_loops"),
-    "check-ranks": (TESTS, "check:check_ranks"),
-    "emit-test": (TESTS, "emit:emit_test"),
-    "lint": (TESTS, "lint:lint_files"),
-    "dialects": (SCALERS, "compare:list_dialects"),
-    "replay": (SCALERS, "replay:replay_history"),
-    "sweep": (SCALERS, "sweep:sweep_folder"),
-    "advise": (SCALERS, "advise:advise_run"),
-    "traces": (SCALERS, "traces:app"),
+    "explain": "explain:explain_log",
+    "report": "report:report_run",
+    "playground": "playground:write_playground",
+    "check": "check:check_scalers",
+    "check-loop": "check_loop:check_loops",
+    "check-ranks": "check:check_ranks",
+    "emit-test": "emit:emit_test",
+    "lint": "lint:lint_files",
+    "dialects": "compare:list_dialects",
+    "replay": "replay:replay_history",
+    "sweep": "sweep:sweep_folder",
+    "advise": "advise:advise_run",
+    "traces": "traces:app",
 }
 
 
 def build(words: Iterable[str] = ()) -> typer.Typer:
     """Return the program with the commands that are among `words`; with all if none is."""
-    app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+    # Plain help: rich prints a type for each flag.
+    app = typer.Typer(
+        no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
+    )
     app.callback(
         help="Test, simulate, and diagnose dynamic loss scaling in fp16 training."
     )(_options)
     words = {*words}
     for command in [name for name in COMMANDS if name in words] or COMMANDS:
-        panel, home = COMMANDS[command]
-        module, _, name = home.partition(":")
+        module, _, name = COMMANDS[command].partition(":")
         target = getattr(importlib.import_module(f"ampsim.cli.{module}"), name)
         if isinstance(target, typer.Typer):
-            app.add_typer(target, name=command, rich_help_panel=panel)
+            app.add_typer(target, name=command)
         else:
-            settings = OWN if module == "lint" else None
-            app.command(command, rich_help_panel=panel, context_settings=settings)(
-                target
-            )
+            app.command(command)(target)
     return app
 
 

@@ -20,24 +20,28 @@ def advise_run(
         typer.Argument(
             metavar="TRACE",
             help="Overflow thresholds of a run, a .npy file, as for `ampsim sweep`.",
-            show_default=False,
         ),
     ],
     steps: Annotated[
         int | None,
         typer.Option(
-            help="Steps of the run to come; default: as many as TRACE.", min=1
+            metavar="N",
+            help="Steps of the run to come; default: as many as TRACE.",
+            min=1,
         ),
     ] = None,
     summed_ranks: Annotated[
         int,
         typer.Option(
+            metavar="N",
             help="Ranks whose fp16 gradients are summed before the sum is divided.",
             min=1,
         ),
     ] = 1,
 ) -> None:
-    """Print settings for a run like TRACE, and what they and torch's defaults cost in TRACE.
+    """Print settings for a run like a recorded one.
+
+    Also prints what these settings and torch's defaults cost in TRACE.
 
     Example: ampsim advise thresholds.npy --steps 100000
     """

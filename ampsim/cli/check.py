@@ -81,9 +81,8 @@ def check_scalers(
     targets: Annotated[
         list[str],
         typer.Argument(
-            metavar="TARGET...",
-            help="module:attribute. Several targets get one column each.",
-            show_default=False,
+            metavar="TARGET",
+            help="module:attribute. Each target gets a column.",
         ),
     ],
     check: Checks,
@@ -96,14 +95,17 @@ def check_scalers(
     unsupported: options.Unsupported = None,
     time_limit: options.TimeLimit = None,
 ) -> "Report":
-    """Run the checks on a loss scaler: a class with torch's constructor, make(rule), or a Subject.
+    """Run the checks on a loss scaler.
 
-    Exit status: 1 if a check fails that was not expected to fail, or passes that was; 3 if a check
-    cannot run. A line `hint` shows how to declare a difference that is intentional. A declared
-    difference is no finding. A line `repeat` is the command that repeats a failure; a line `emit`
-    writes a test of it. A check that hangs or ends its process fails. A second hang stops the run.
-    A check may take 60 seconds of CPU time, or one second per example if that is longer. For
-    torch's scaler and its subclasses: --expect ampsim.testing.known_failures:TORCH
+    TARGET is a class with torch's constructor, make(rule), or a Subject. For torch's scaler and its
+    subclasses, pass --expect ampsim.testing.known_failures:TORCH.
+
+    A line `hint` shows how to declare a difference that is intentional; a declared difference is no
+    finding. A line `repeat` is the command that repeats a failure; a line `emit` writes a test of it.
+    A check that hangs or ends its process fails; a second hang stops the run. A check may take 60
+    seconds of CPU time, or one second per example if that is longer.
+
+    Exit status: 0 each check ends as expected, 1 one does not, 2 a usage error, 3 a check cannot run.
 
     Example: ampsim check torch.amp:GradScaler --check scale_is_never_subnormal
     """
@@ -175,9 +177,8 @@ def check_ranks(
     targets: Annotated[
         list[str],
         typer.Argument(
-            metavar="TARGET...",
+            metavar="TARGET",
             help="module:make, where make(group) returns the scaler of one rank; or module:Class.",
-            show_default=False,
         ),
     ],
     check: Checks,
@@ -191,10 +192,11 @@ def check_ranks(
     ] = "sharded",
     unsupported: options.Unsupported = None,
 ) -> "Report":
-    """Run the checks on a scaler that synchronizes over a process group: ranks agree on skips,
-    scale, and steps.
+    """Run the checks on a scaler that synchronizes ranks.
 
-    Exit status: 1 if a check fails that was not expected to fail, or passes that was.
+    The ranks of a process group must agree on skips, scale, and steps.
+
+    Exit status: 0 each check ends as expected, 1 one does not, 2 a usage error, 3 a check cannot run.
 
     Example: ampsim check-ranks my_scaler:make --ranks 2
     """

@@ -25,7 +25,7 @@ Autocast = Annotated[
 ]
 Steps = Annotated[
     int,
-    typer.Option(help="Steps of an optimizer after which a script is ended.", min=1),
+    typer.Option(metavar="N", help="End a script after N optimizer steps.", min=1),
 ]
 
 
@@ -34,10 +34,9 @@ def check_loops(
     targets: Annotated[
         list[str],
         typer.Argument(
-            metavar="TARGET...",
+            metavar="TARGET",
             help="train.py [-- ARGUMENTS], or module:make, where make(scaler) returns a Loop. The module of make "
             "defines `batches`, at least 3.",
-            show_default=False,
         ),
     ],
     check: Checks,
@@ -47,15 +46,14 @@ def check_loops(
     autocast: Autocast = False,
     steps: Steps = 40,
 ) -> "Report":
-    """Run the checks on a training script, which is run unchanged, or on a loop: make(scaler)
-    returns a Loop.
+    """Run the checks on a training script or loop.
 
-    A script runs for a few steps in a child process. One iteration is run several times from the
-    same state: unchanged, at another loss scale, and with an inf in a gradient. Its files go to a
-    temporary folder. Exit status: 1 if a check
-    fails that was not expected to fail, or passes that was; 2 if a script has no enabled scaler,
-    takes no step, or raises; 3 if a check cannot run. A check of a loop may take ten minutes of CPU
-    time; a script may take ten minutes.
+    A script runs unchanged for a few steps in a child process. One iteration is run several times from
+    the same state: unchanged, at another loss scale, and with an inf in a gradient. Its files go to a
+    temporary folder. A script may take ten minutes, and a check of a loop ten minutes of CPU time. A
+    script without an enabled scaler or a step is a usage error.
+
+    Exit status: 0 each check ends as expected, 1 one does not, 2 a usage error, 3 a check cannot run.
 
     Example: ampsim check-loop --on-cpu train.py -- --fp16 --batch-size 4
     """

@@ -37,11 +37,12 @@ def list_dialects(
         ),
     ] = None,
 ) -> None:
-    """List the loss scalers that ampsim simulates: name, parameters with defaults, source.
+    """List the simulated loss scalers, or compare two of them.
 
-    With --diff A B: show how the rules differ, and the shortest overflow sequence after which the
-    scales diverge. Example: ampsim dialects --diff torch.amp.GradScaler flax.DynamicScale -s
-    growth_interval=3
+    The list has the name, the parameters with defaults, and the source of each. With --diff A B: show
+    how the rules differ, and the shortest overflow sequence after which the scales diverge.
+
+    Example: ampsim dialects --diff torch.amp.GradScaler flax.DynamicScale -s growth_interval=3
     """
     if diff is not None:
         _compare(*diff, parameters or ())

@@ -19,16 +19,13 @@ from ampsim.core.files import check_own, replacing
 
 Check = Annotated[
     str,
-    typer.Argument(
-        metavar="CHECK", help="Name of the check, as in a report.", show_default=False
-    ),
+    typer.Argument(metavar="CHECK", help="Name of the check, as in a report."),
 ]
 Target = Annotated[
     str,
     typer.Argument(
         metavar="TARGET",
         help="module:attribute, as for `ampsim check`.",
-        show_default=False,
     ),
 ]
 
@@ -44,17 +41,19 @@ def emit_test(
     time_limit: Annotated[
         float,
         typer.Option(
-            help="Time limit of the written test in seconds; 0 sets none.",
+            metavar="SECONDS",
+            help="Time limit of the written test; 0 sets none.",
             min=0,
             max=MOST,
         ),
     ] = 300.0,
 ) -> None:
-    """Write a standalone pytest file in which TARGET fails CHECK, to attach to an issue. It does
-    not need ampsim.
+    """Write a failed check as a standalone pytest file.
 
-    ampsim runs the file once, in an environment without ampsim, and writes it only if the test
-    fails there. Exit status: 2 if the check passes or has no standalone test.
+    TARGET fails CHECK in the file, which does not need ampsim: attach it to an issue. ampsim runs the
+    file once, in an environment without ampsim, and writes it only if the test fails there.
+
+    Exit status: 0 the file is written, 2 the check passes or has no standalone test, or a usage error.
 
     Example: ampsim emit-test scale_is_never_subnormal torch.amp:GradScaler -o test_it.py
     """

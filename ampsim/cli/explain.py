@@ -25,7 +25,6 @@ Log = Annotated[
         metavar="LOG",
         help="A training log: console text, JSON Lines, CSV, trainer_state.json, TensorBoard, W&B, or a run file; "
         "gzip is supported. Pass - for standard input, or quote an error message or lines of a log.",
-        show_default=False,
     ),
 ]
 Page = Annotated[
@@ -34,7 +33,6 @@ Page = Annotated[
         "--html",
         metavar="FILE",
         help="Also write the page of `ampsim report`.",
-        show_default=False,
     ),
 ]
 AsJson = Annotated[
@@ -56,7 +54,9 @@ def explain_log(
     why: Why = False,
     force: Force = False,
 ) -> None:
-    """Diagnose the loss scale of a run from its training log, and suggest fixes.
+    """Diagnose the loss scale of a run from its training log.
+
+    Prints what is wrong, the likely cause, and fixes.
 
     Exit status: 0 no problem found, 1 problem, 2 LOG cannot be read, 3 LOG has too little to tell.
 

@@ -1,14 +1,102 @@
-"""``ampsim lint``: `ampsim.lint` parses its own arguments and imports no other package."""
+"""``ampsim lint``: find loss-scaling problems in training loops."""
+
+import enum
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
+from ampsim.cli.terminal import err, fail
+from ampsim.lint import RULES
+from ampsim.lint.output import FORMATS, explained
+from ampsim.lint.run import run
+from ampsim.lint.settings import SettingError, selected
 
-def lint_files(context: typer.Context) -> None:
-    """Find loss-scaling problems in training loops without running them. Exit status: 1 for an
-    error or a warning.
+
+class Format(enum.StrEnum):
+    """Output format of the findings."""
+
+    text = "text"
+    json = "json"
+    github = "github"
+
+
+def _print_page(code: str | None) -> None:
+    if code is None:
+        return
+    if code.upper() not in RULES:
+        fail(f"--explain {code}: no such rule; expected one of {', '.join(RULES)}")
+    print(explained(RULES[code.upper()]), end="")
+    raise typer.Exit
+
+
+def _print_rules(wanted: bool) -> None:
+    if wanted:
+        for code, rule in RULES.items():
+            print(f"{code}  {rule.severity:7}  {rule.name}")
+        raise typer.Exit
+
+
+def lint_files(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="PATH",
+            help="File, or folder to search for *.py; - for standard input.",
+        ),
+    ],
+    select: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CODES", help="Run only these, e.g. AMP101,AMP103; or ALL."
+        ),
+    ] = None,
+    ignore: Annotated[
+        str | None, typer.Option(metavar="CODES", help="Skip these rules.")
+    ] = None,
+    form: Annotated[
+        Format,
+        typer.Option(
+            "--format", help="Output format; github: annotations of a workflow."
+        ),
+    ] = Format.text,
+    explain: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CODE",
+            help="Print the page of a rule: reason, example, and fix.",
+            callback=_print_page,
+            is_eager=True,
+        ),
+    ] = None,
+    rules: Annotated[
+        bool,
+        typer.Option(
+            "--rules",
+            help="List the rules with their severity.",
+            callback=_print_rules,
+            is_eager=True,
+        ),
+    ] = False,
+) -> None:
+    """Find loss-scaling problems in training loops.
+
+    Reads the source and runs nothing. A file without a training loop is not checked.
+
+    Exit status: 0 no error or warning, 1 errors or warnings, 2 a usage error, or an unreadable file.
 
     Example: ampsim lint train.py; ampsim lint --explain AMP101
     """
-    from ampsim.lint.command import main
-
-    raise typer.Exit(main(context.args))
+    first = paths[0]
+    try:
+        codes = selected(
+            first if first.is_dir() else first.parent, select=select, ignore=ignore
+        )
+    except SettingError as error:
+        fail(str(error))
+    done = run(paths, codes)
+    if written := FORMATS[form](done):
+        print(written)
+    for name, text in done.errors.items():
+        err.print(f"ampsim: {name}: {text}")
+    raise typer.Exit(done.status)

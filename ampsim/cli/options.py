@@ -25,13 +25,13 @@ class ReportFormat(enum.StrEnum):
 
 Dialect = Annotated[
     str,
-    typer.Argument(
-        metavar="DIALECT", help="A name from `ampsim dialects`.", show_default=False
-    ),
+    typer.Argument(metavar="DIALECT", help="A name from `ampsim dialects`."),
 ]
 Names = Annotated[
     list[str] | None,
-    typer.Option("--check", "-k", help="Name of a check to run. Repeatable."),
+    typer.Option(
+        "--check", "-k", metavar="CHECK", help="Name of a check to run. Repeatable."
+    ),
 ]
 Traits = Annotated[
     list[str] | None,
@@ -66,10 +66,10 @@ Xfail = Annotated[
 TimeLimit = Annotated[
     float | None,
     typer.Option(
-        help="Seconds per check. 0 sets no limit and runs in this process, for a debugger.",
+        metavar="SECONDS",
+        help="Time limit of a check. 0 sets no limit and runs in this process, for a debugger.",
         min=0,
         max=MOST,
-        show_default=False,
     ),
 ]
 Form = Annotated[
@@ -87,6 +87,7 @@ Examples = Annotated[
     typer.Option(
         "--examples",
         "-n",
+        metavar="N",
         min=1,
         max=MOST,
         help="Generated examples per check; by default 60.",
@@ -95,7 +96,9 @@ Examples = Annotated[
 Seed = Annotated[
     int | None,
     typer.Option(
-        help="Seed of the examples; by default they are the same in each run.", min=0
+        metavar="N",
+        help="Seed of the examples; by default they are the same in each run.",
+        min=0,
     ),
 ]
 Propose = Annotated[
@@ -108,7 +111,13 @@ Propose = Annotated[
 ]
 Levels = Annotated[
     list[int] | None,
-    typer.Option("--level", "-l", help="Level of checks to run, 0 to 5. Repeatable."),
+    typer.Option(
+        "--level",
+        "-l",
+        metavar="N",
+        help="Level of checks to run: 0 state machine, 1 torch's calls and errors, 2 several optimizers, 3 threads, "
+        "4 checkpoint, 5 numerics. Repeatable.",
+    ),
 ]
 Ranks = Annotated[
     int,

@@ -10,13 +10,18 @@ from ampsim.cli.report import MARK
 from ampsim.cli.terminal import fail, out
 from ampsim.core.files import DamagedFileError, check_own, replacing
 
-Output = Annotated[Path, typer.Option("--out", "-o", help="HTML file to write.")]
+Output = Annotated[
+    Path, typer.Option("--out", "-o", metavar="FILE", help="HTML file to write.")
+]
 
 
 def write_playground(
     output: Output = Path("playground.html"), force: Force = False
 ) -> None:
-    """Write an HTML page that replays recorded runs under two loss scalers. For a log, use report."""
+    """Write an HTML page that replays runs under two scalers.
+
+    The page replays recorded runs. For a log, use `ampsim report`.
+    """
     from ampsim.runs.playground.build import playground
 
     try:

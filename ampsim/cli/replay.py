@@ -17,7 +17,6 @@ def replay_history(
         typer.Argument(
             metavar="OVERFLOWS",
             help="One digit per update: 1 for an overflow, 0 for a finite step.",
-            show_default=False,
         ),
     ],
     parameters: Annotated[

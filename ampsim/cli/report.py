@@ -24,7 +24,6 @@ Run = Annotated[
     typer.Argument(
         metavar="RUN",
         help="A file written by ampsim.runs.watch, or any training log that `ampsim explain` reads.",
-        show_default=False,
     ),
 ]
 Page = Annotated[
@@ -32,8 +31,8 @@ Page = Annotated[
     typer.Option(
         "--out",
         "-o",
+        metavar="FILE",
         help="File to write; default: RUN with the suffix of the format.",
-        show_default=False,
     ),
 ]
 
@@ -61,8 +60,9 @@ CHART_MARKS = {
 def report_run(
     run: Run, page: Page = None, kind: Format = Kind.html, force: Force = False
 ) -> None:
-    """Write an HTML page that shows what the loss scale did in RUN, in text and charts. The page
-    works offline.
+    """Write an HTML page about the loss scale of a run.
+
+    The page shows what the loss scale did in RUN, in text and charts, and works offline.
 
     Example: ampsim report run.jsonl -o page.html
     """

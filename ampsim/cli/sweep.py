@@ -20,7 +20,6 @@ def sweep_folder(
         typer.Argument(
             metavar="DIR",
             help="Folder of overflow thresholds, one .npy file per run.",
-            show_default=False,
         ),
     ],
     dialect: Dialect,
@@ -34,10 +33,11 @@ def sweep_folder(
         ),
     ] = None,
 ) -> None:
-    """Replay the runs in DIR under DIALECT, with each combination of the given values.
+    """Replay recorded runs under each of some settings.
 
-    Example: ampsim sweep traces torch.amp.GradScaler -s growth_interval=100,2000 -s
-    init_scale=2**10,2**16
+    Prints a row per combination of the values that -s gives to parameters of DIALECT.
+
+    Example: ampsim sweep traces torch.amp.GradScaler -s growth_interval=100,2000
     """
     try:
         grid = _grid(parameters or ())

@@ -19,7 +19,7 @@ from ampsim.core.conformance_vectors import Outcome, Vector
 from ampsim.core.files import check_own, write_atomically
 
 app = typer.Typer(
-    help="Export conformance vectors, or verify a loss scaler in any language against them.",
+    help="Export conformance vectors, or verify a program.",
     no_args_is_help=True,
 )
 TITLE = "# Vectors for loss scalers\n"
@@ -31,15 +31,14 @@ BEFORE, AFTER = 4, 2
 def export_vectors(
     file: Annotated[
         Path,
-        typer.Argument(
-            metavar="FILE", help="JSON Lines file to write.", show_default=False
-        ),
+        typer.Argument(metavar="FILE", help="JSON Lines file to write."),
     ],
     force: Force = False,
 ) -> None:
-    """Write conformance vectors: settings, overflow sequences, and expected scales.
+    """Write conformance vectors to a file.
 
-    A page that describes the format is written next to FILE, with suffix .md.
+    A vector has settings, an overflow sequence, and the expected scales. A page that describes the
+    format is written next to FILE, with suffix .md.
     """
     data = vectors.as_file(vectors.make(), __version__)
     page = file.with_suffix(".md")
@@ -72,15 +71,14 @@ class Verdict:
 def verify_program(
     command: Annotated[
         list[str],
-        typer.Argument(
-            metavar="CMD", help="Program and its arguments.", show_default=False
-        ),
+        typer.Argument(metavar="CMD", help="Program and its arguments."),
     ],
     only: Annotated[
         list[str] | None,
         typer.Option(
             "--dialect",
             "-d",
+            metavar="NAME",
             help="Dialect to verify. Repeatable; default: all.",
             autocompletion=dialects.names,
         ),
@@ -88,15 +86,22 @@ def verify_program(
     limit: Annotated[
         float,
         typer.Option(
-            "--time-limit", help="Time limit per answer in seconds.", min=0.01, max=1e6
+            "--time-limit",
+            metavar="SECONDS",
+            help="Time limit per answer.",
+            min=0.01,
+            max=1e6,
         ),
     ] = 10.0,
 ) -> None:
-    """Verify a program that reads settings and overflow flags line by line, and answers each line
-    with scales.
+    """Verify a loss scaler in any language.
 
-    `ampsim traces export` writes a page that describes the lines. Exit status: 1 if there are
-    findings. Example: ampsim traces verify -- node scaler.js
+    CMD reads settings and overflow flags line by line, and answers each line with scales. `ampsim
+    traces export` writes a page that describes the lines.
+
+    Exit status: 0 each vector passed, 1 one failed, 2 a usage error.
+
+    Example: ampsim traces verify -- node scaler.js
     """
     try:
         chosen = _chosen(vectors.make(), only or ())

@@ -55,12 +55,10 @@ class Observation:
         found_inf: Whether any gradient was inf or NaN.
         amax: Largest magnitude of the *unscaled* gradients; inf or NaN if unknown because of an
             overflow.
-        saturated: Fraction of the elements at the largest number of their format, 0 to 1.
     """
 
     found_inf: bool
     amax: float | None = None
-    saturated: float | None = None
 
     def __bool__(self) -> bool:
         return bool(self.found_inf)
@@ -160,26 +158,6 @@ class Policy:
         """Return the scale to use after the queue is emptied."""
         return newest
 
-    def restored(self, name: str, like: float, number: object) -> float:
-        """Return a number of a saved state, of the type of `like`; raise ValueError for an invalid
-        one.
-        """
-        if isinstance(like, int):
-            if (
-                count := as_int(name, number, 0, RELOAD)
-            ) > 2**31 - 2:  # so that one more still fits int32
-                raise ValueError(
-                    f"{name}={number!r}: expected at most 2**31 - 2; {RELOAD}"
-                )
-            return count
-        value = round_to_float32(as_float(name, number))
-        scale = name in ("scale", "base") or name.startswith("pending")
-        if not 0 <= value < math.inf or (scale and value == 0):
-            raise ValueError(
-                f"{name}={number!r}: expected a finite number {'above' if scale else 'from'} 0; {RELOAD}"
-            )
-        return value
-
     # The machine, on any array namespace.
 
     def init_in(self, xp: ModuleType) -> PolicyState:
@@ -238,11 +216,8 @@ class Policy:
             if isinstance(found_inf, Observation)
             else Observation(bool(found_inf))
         )
-        numbers = (
-            None if value is None else np.float32(value)
-            for value in (seen.amax, seen.saturated)
-        )
-        as_scalars: list[Any] = [np.bool_(bool(seen)), *numbers]
+        amax = None if seen.amax is None else np.float32(seen.amax)
+        as_scalars: list[Any] = [np.bool_(bool(seen)), amax]
         with np.errstate(
             all="ignore"
         ):  # inf and NaN are inputs, and unused branches are computed too
@@ -288,7 +263,7 @@ class Growing(Policy):
 
 
 class DeduplicatedState(NamedTuple):
-    """The memory of `Deduplicated` and `Ratio`."""
+    """The memory of `Deduplicated`."""
 
     growth_tracker: (
         int  # finite steps at the newest scale since the last growth or overflow
@@ -322,121 +297,6 @@ class Deduplicated(Growing):
         kept = xp.where(grows, newest * self.growth_factor, newest)
         scale = xp.where(bad, xp.minimum(newest, used * self.backoff_factor), kept)
         return scale, DeduplicatedState(xp.where(grows, 0, growth_tracker))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ratio(Deduplicated):
-    """A policy that backs off if too many elements saturate: the rule of FP8-LM (arXiv:2310.18313,
-    section 2.1).
-
-    It halves the scale if more than 0.001 % of the elements are at the format's maximum, and
-    doubles it after 1000 steps below. The paper spreads the doubling over these steps:
-    ``growth_factor=2 ** (1 / 1000), growth_interval=1``. With one doubling, the scale stays a power
-    of two. The released code (Azure/MS-AMP@0f4c06f, `msamp/nn/distributed.py`) uses a constant
-    1/sqrt(ranks) instead. A non-finite gradient counts as saturated.
-
-    Attributes:
-        threshold: Fraction of saturated elements above which the scale is too large, in [0, 1).
-        top: Largest number of the gradients' format, for counting saturated elements; 448 for E4M3.
-    """
-
-    growth_interval: int = 1000
-    threshold: float = 1e-5
-    top: float = FP16.max_finite
-
-    needs: ClassVar[tuple[str, ...]] = ("saturated",)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= as_float("threshold", self.threshold) < 1:
-            raise ValueError(
-                f"threshold={self.threshold!r}: expected a share in [0, 1); FP8-LM's is 1e-5"
-            )
-        if not 0 < as_float("top", self.top) < math.inf:
-            raise ValueError(
-                f"top={self.top!r}: expected a positive finite number; fp16's is {FP16.max_finite}"
-            )
-
-    def decide(
-        self,
-        xp: ModuleType,
-        used: float,
-        newest: float,
-        memory: Memory,
-        seen: Observation,
-    ) -> tuple[float, DeduplicatedState]:
-        assert seen.saturated is not None  # noqa: S101
-        too_large = Observation(seen.found_inf | (seen.saturated > self.threshold))
-        return super().decide(xp, used, newest, memory, too_large)
-
-
-class FloorScheduleState(NamedTuple):
-    """The memory of `FloorSchedule`."""
-
-    growth_tracker: int  # finite steps since the last growth or overflow
-    step: int  # updates so far, up to the last milestone
-
-
-@dataclass(frozen=True, kw_only=True)
-class FloorSchedule(Growing):
-    """A policy like torch's scaler with a lower bound that rises at milestones.
-
-    ``milestones=((40_000, 8192.0), (150_000, 32768.0))`` raises the scale to at least 8192 at the
-    40 000th update. Mellempudi et al. 2019 (arXiv:1905.12334) used such a schedule in fp8 training.
-    With a delay, each overflow backs off, as with ``Rule(delay=k)``; without milestones, the policy
-    equals this rule.
-
-    Attributes:
-        milestones: Pairs (number of updates, lower bound) in ascending order.
-    """
-
-    milestones: tuple[tuple[int, float], ...] = ()
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(
-            self, "milestones", tuple((step, floor) for step, floor in self.milestones)
-        )
-        steps = [
-            as_int("milestone", step, 1, "to start with a lower bound pass min_scale")
-            for step, _ in self.milestones
-        ]
-        floors = [
-            self.min_scale,
-            *(held("milestone", floor) for _, floor in self.milestones),
-            self.max_scale,
-        ]
-        if steps != sorted({*steps}) or floors != sorted(floors):
-            raise ValueError(
-                f"milestones={self.milestones!r}: expected ascending steps, and ascending lower bounds within "
-                f"[min_scale, max_scale] = [{self.min_scale!r}, {self.max_scale!r}]"
-            )
-
-    def start(self, xp: ModuleType) -> FloorScheduleState:
-        return FloorScheduleState(xp.int32(0), xp.int32(0))
-
-    def decide(
-        self,
-        xp: ModuleType,
-        used: float,
-        newest: float,
-        memory: Memory,
-        seen: Observation,
-    ) -> tuple[float, FloorScheduleState]:
-        clean, done = memory
-        growth_tracker = xp.where(seen.found_inf, 0, clean + 1)
-        grows = growth_tracker >= self.growth_interval
-        factor = xp.where(
-            seen.found_inf,
-            xp.float32(self.backoff_factor),
-            xp.where(grows, xp.float32(self.growth_factor), xp.float32(1)),
-        )
-        scale = newest * factor
-        last = self.milestones[-1][0] if self.milestones else 0
-        step = xp.minimum(done + 1, last)
-        for at, floor in self.milestones:
-            scale = xp.where(step >= at, xp.maximum(scale, xp.float32(floor)), scale)
-        return scale, FloorScheduleState(xp.where(grows, 0, growth_tracker), step)
 
 
 class HeadroomState(NamedTuple):
@@ -600,21 +460,6 @@ class LogMax(Policy):
                     f"{name}={getattr(self, name)!r}: expected a number from 0 to 120; the defaults are 16, 3.09"
                 )
 
-    def restored(self, name: str, like: float, number: object) -> float:
-        value = as_float(name, number)
-        if self.faithful and not math.isfinite(
-            value
-        ):  # OpenSeq2Seq's arithmetic produces it
-            return value
-        value = round_to_float32(value)
-        if name in ("mean", "slow_mean"):  # logarithms have either sign
-            if not math.isfinite(value):
-                raise ValueError(
-                    f"{name}={number!r}: expected a finite number; {RELOAD}"
-                )
-            return value
-        return super().restored(name, like, number)
-
     def start(self, xp: ModuleType) -> LogMaxState:
         return LogMaxState(*(xp.float32(x) for x in (0, 0, 0, 1, 1)))
 
@@ -742,22 +587,31 @@ def unflatten(policy: Policy, numbers: object) -> PolicyState:
     first = policy.init()
     if not isinstance(numbers, (list, tuple)):
         raise TypeError(f"state={numbers!r}: expected a list of numbers; {RELOAD}")
-    wanted = len(flatten(first))
-    if len(numbers) != wanted:
+    wanted = flatten(first)
+    if len(numbers) != len(wanted):
         raise ValueError(
-            f"{len(numbers)} numbers: expected the {wanted} of {type(policy).__name__}(delay={policy.delay}); "
+            f"{len(numbers)} numbers: expected the {len(wanted)} of {type(policy).__name__}(delay={policy.delay}); "
             "load a state into the policy it was saved from"
         )
-    pending = [f"pending[{place}]" for place in range(policy.delay)]
-    rest = zip(
-        ["scale", *pending, *getattr(first.memory, "_fields", ())], numbers, strict=True
-    )
+    restored = iter([*map(_restored, wanted, numbers)])
+    state = _map(lambda _: next(restored), first)
+    for scale in (state.scale, *state.pending):
+        if not scale > 0:
+            raise ValueError(f"scale={scale!r}: expected a positive number; {RELOAD}")
+    return state
 
-    def restored(like: float) -> float:
-        name, number = next(rest)
-        return policy.restored(name, like, number)
 
-    return _map(restored, first)
+def _restored(like: float, number: object) -> float:
+    """Return a saved number as the int32 or float32 that it was."""
+    if not isinstance(like, int):
+        value = round_to_float32(as_float("state", number))
+        if not math.isfinite(value):
+            raise ValueError(f"state={number!r}: expected a finite number; {RELOAD}")
+        return value
+    count = as_int("state", number, 0, RELOAD)
+    if count > 2**31 - 2:  # so that one more still fits int32
+        raise ValueError(f"state={number!r}: expected at most 2**31 - 2; {RELOAD}")
+    return count
 
 
 def _queued(state: PolicyState, scale: float, memory: Memory) -> PolicyState:

@@ -192,23 +192,3 @@ def updates(history: History) -> Iterator[Update]:
         yield Update(history.rule, bool(found_inf), before, after, tracker)
         is_reset = found_inf or tracker + 1 == history.rule.growth_interval
         tracker = 0 if is_reset else tracker + 1
-
-
-def broken(history: History) -> dict[str, str]:
-    """Return the properties that a run violates.
-
-    Args:
-        history: The observed run.
-
-    Returns:
-        Mapping from the name of a property to the first violation.
-    """
-    violations: dict[str, str] = {}
-    for t, update in enumerate(updates(history)):
-        for check in UPDATE_PROPERTIES:
-            if check.__name__ not in violations and (message := check(update)):
-                violations[check.__name__] = f"update {t}: {message}"
-    for whole in HISTORY_PROPERTIES:
-        if message := whole(history):
-            violations[whole.__name__] = message
-    return violations

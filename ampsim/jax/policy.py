@@ -56,15 +56,12 @@ class PolicyScale:
         self,
         found_inf: ArrayLike,
         amax: ArrayLike | None = None,
-        saturated: ArrayLike | None = None,
     ) -> "PolicyScale":
         """Return the policy scale after one step.
 
         Args:
             found_inf: Whether any gradient was not finite, of shape (); NaN is an overflow.
             amax: Largest magnitude of the unscaled gradients, of shape (). Required if in
-                ``policy.needs``.
-            saturated: Fraction of elements at their format's maximum, of shape (). Required if in
                 ``policy.needs``.
 
         Returns:
@@ -73,14 +70,9 @@ class PolicyScale:
         Raises:
             ValueError: If an input in ``policy.needs`` is missing.
         """
-        sizes = (
-            None if value is None else jnp.asarray(value, jnp.float32)
-            for value in (amax, saturated)
-        )
-        arrays: list[Any] = [
-            jnp.asarray(found_inf) != 0,
-            *sizes,
-        ]  # an Observation is typed for Python's numbers
+        size = None if amax is None else jnp.asarray(amax, jnp.float32)
+        # an Observation is typed for Python's numbers
+        arrays: list[Any] = [jnp.asarray(found_inf) != 0, size]
         return PolicyScale(
             self.policy, self.policy.update_in(jnp, self.state, Observation(*arrays))
         )

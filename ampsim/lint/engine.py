@@ -110,8 +110,7 @@ def lint(
 
     Args:
         source: Text of a Python file.
-        path: Path of the file, for the findings; modules beside it are read for the classes of its
-            schedules.
+        path: Path of the file, for the findings.
         codes: Codes of the rules to run; by default all of `RULES`.
 
     Returns:
@@ -131,7 +130,7 @@ def lint(
 def examine(text: str, path: str, codes: Collection[str]) -> tuple[list[Finding], int]:
     """Return the findings in a text, and the number of training loops in it."""
     try:
-        source = parse(text, path)
+        source = parse(text)
         if source is None:
             return [], 0
         traces = [*traces_of(source)]

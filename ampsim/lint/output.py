@@ -1,46 +1,13 @@
 """Output formats of a run: text, JSON, and GitHub annotations; and the page of a rule."""
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 
-from ampsim.lint.engine import RULES, Finding, Rule, lint
+from ampsim.lint.engine import RULES, Rule, lint
+from ampsim.lint.run import Run
 
 _DATA = {ord("%"): "%25", ord("\r"): "%0D", ord("\n"): "%0A"}
 _PLACE = _DATA | {ord(":"): "%3A", ord(","): "%2C"}
-
-
-@dataclass
-class Run:
-    """What a run of the lint read and found.
-
-    Attributes:
-        findings: the findings of all files.
-        errors: why a file could not be read, by path.
-        loops: the number of training loops by path, also where it is 0.
-    """
-
-    findings: list[Finding] = field(default_factory=list)
-    errors: dict[str, str] = field(default_factory=dict)
-    loops: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def status(self) -> int:
-        """The exit status: 2 for an unreadable file, 1 for an error or a warning, or else 0."""
-        failed = any(finding.severity != "note" for finding in self.findings)
-        return 2 if self.errors else int(failed)
-
-    @property
-    def summary(self) -> str:
-        """What was found and read, in one line: a file without a loop is not a clean file."""
-        total = sum(self.loops.values())
-        without = [*self.loops.values()].count(0)
-        found = _counted(len(self.findings), "finding")
-        read = f"{_counted(len(self.loops), 'file')} read, {_counted(total, 'training loop')}"
-        return f"{found}; {read}, {_counted(without, 'file')} without a loop"
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def as_text(run: Run) -> str:

@@ -11,17 +11,18 @@ class SettingError(ValueError):
     """An invalid setting. The text has its value and what was expected."""
 
 
-def selected(start: Path, **options: list[str] | None) -> frozenset[str]:
+def selected(start: Path, **options: str | None) -> frozenset[str]:
     """Return the codes to run in a folder. An option overrides the setting of the same name.
 
     Raises:
         SettingError: A setting is not valid.
     """
     settings = {"select": ["ALL"], "ignore": []} | table_of(start)
-    settings |= {key: words for key, words in options.items() if words is not None}
-    return codes_of("select", settings["select"]) - codes_of(
-        "ignore", settings["ignore"]
-    )
+    for key, text in options.items():
+        if text is not None:
+            settings[key] = text.replace(",", " ").split()
+    ignored = codes_of("ignore", settings["ignore"])
+    return codes_of("select", settings["select"]) - ignored
 
 
 def codes_of(key: str, words: object) -> frozenset[str]:

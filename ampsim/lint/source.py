@@ -50,42 +50,30 @@ _FIXED = re.compile(  # a scale of apex, or a level without one
 _MAGIC = re.compile(
     r"^([ \t]*)(%%?[a-z]|!).*", re.M
 )  # of a notebook that was written to a file
-_LIBRARIES = re.compile(
-    r"(torch|transformers|timm|diffusers|lightning|pytorch_lightning|paddle|accelerate)(\.|$)"
-)
 
 
 class UnreadableError(Exception):
     """A file that is not Python source. The text says what was expected."""
-
-    def __init__(self, what: str, line: int = 1, column: int = 1) -> None:
-        super().__init__(what)
-        self.line = line
-        self.column = column
 
 
 class Source:
     """A parsed file, and an index of it.
 
     Attributes:
-        tree, text, path: the file; its text as it was decoded.
+        tree, text: the file; its text as it was decoded.
         nodes: every node of the tree; `functions`, `classes` and `calls` are some of them.
         classes: the classes by name; `owners` has the class of each method.
         assigned: the values that a name is assigned, by its last part.
         made: the last call that makes a name, by its last part.
         makers: what is called to make a name, or the class that a parameter is said to be of.
-        imports: what imported names stand for, dotted; of a module beside this one, with a dot.
         wrapped: the library that has the scaler (accelerate, Fabric, Lightning), or "".
         fixed: whether apex has a fixed scale, with which it skips nothing.
         accumulates: whether accelerate decides in this file which micro-batch ends a window.
     """
 
-    def __init__(
-        self, tree: ast.Module, text: str, path: Path = Path("<source>")
-    ) -> None:
+    def __init__(self, tree: ast.Module, text: str) -> None:
         self.tree = tree
         self.text = text
-        self.path = path
         self.nodes = [*ast.walk(tree)]
         self.functions = [node for node in self.nodes if isinstance(node, Function)]
         self.calls = [node for node in self.nodes if isinstance(node, ast.Call)]
@@ -96,7 +84,6 @@ class Source:
         for name, each in self.classes.items():
             self.owners |= dict.fromkeys(each.body, name)
         self.assigned = defaultdict[str, list[ast.expr]](list)
-        self.imports: dict[str, str] = {}
         self.makers: dict[str, str] = {}
         for node in self.nodes:
             self._note_names(node)
@@ -112,7 +99,7 @@ class Source:
         self._words: dict[ast.AST, frozenset[str]] = {}
 
     def _note_names(self, node: ast.AST) -> None:
-        """Note what names are assigned or imported in a statement."""
+        """Note what names are assigned in a statement."""
         match node:
             case ast.Assign(targets=targets, value=value):
                 for target in targets:
@@ -121,15 +108,6 @@ class Source:
                 self.assigned[leaf(name_of(target))].append(value)
             case ast.arg(arg=name, annotation=ast.expr() as annotation):
                 self.makers[name] = name_of(annotation)
-            case ast.Import(names=names):
-                self.imports |= {
-                    each.asname: each.name for each in names if each.asname
-                }
-            case ast.ImportFrom(module=module, names=names, level=level):
-                dotted = f"{'.' * level}{module or ''}"
-                self.imports |= {
-                    each.asname or each.name: f"{dotted}.{each.name}" for each in names
-                }
 
     def scalers(self) -> Iterator[tuple[ast.Call, str]]:
         """Yield the calls that make torch's scalers, each with the last part of its name."""
@@ -180,38 +158,6 @@ class Source:
     def made_kind(self, name: str) -> str:
         """Return the kind of what makes a name, or ""."""
         return kind_by_class(self.makers.get(leaf(name), ""))
-
-    def follows_optimizer(self, schedule: str) -> bool:
-        """Return whether a schedule counts the optimizer's steps, as a class of a project may.
-
-        The class is read if its file is near this one. Most classes count their own calls.
-        """
-        made = self.made.get(leaf(schedule))
-        dotted = self.imports.get(name_of(made.func), "torch") if made else "torch"
-        module, _, name = dotted.rpartition(".")
-        if (
-            _LIBRARIES.match(dotted)
-            or not name[:1].isupper()
-            or re.search("LR(?![a-z])", name)
-        ):
-            return False
-        return any(
-            "'step'" in ast.unparse(each) for each in self._read_module(module, name)
-        )
-
-    def _read_module(self, module: str, name: str) -> list[ast.ClassDef]:
-        """Return a class and its bases in the file of a module in the script's folder or above."""
-        plain = module.lstrip(".")
-        level = len(module) - len(plain)
-        folders = self.path.resolve().parents[max(0, level - 1) : level or 6]
-        for folder in folders if self.path.is_file() else ():
-            file = folder / f"{plain.replace('.', '/')}.py"
-            if file.is_file():
-                try:
-                    return Source(_tree(read(file)), "").lineage(name)
-                except UnreadableError:
-                    return []
-        return []
 
     @cached_property
     def prepared(self) -> bool:
@@ -299,14 +245,16 @@ def read(path: Path) -> str:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
         return io.TextIOWrapper(io.BytesIO(data), encoding).read()
     except OSError as error:
-        raise UnreadableError(f"{error.strerror}: expected a readable file") from error
+        raise UnreadableError(
+            f"{error.strerror}: expected a Python file, or a folder of some"
+        ) from error
     except (SyntaxError, UnicodeError, LookupError) as error:
         raise UnreadableError(
             f"{error}: expected Python source in its declared encoding, or UTF-8"
         ) from error
 
 
-def parse(text: str, path: str = "<source>") -> Source | None:
+def parse(text: str) -> Source | None:
     """Return the source, or None where no word in it concerns a loss scaler.
 
     Raises:
@@ -314,7 +262,7 @@ def parse(text: str, path: str = "<source>") -> Source | None:
     """
     passes_back = "autocast" in text and ".backward(" in text
     concerned = passes_back or _CONCERNED.search(text) or wrapped(text)
-    return Source(_tree(text), text, Path(path)) if concerned else None
+    return Source(_tree(text), text) if concerned else None
 
 
 def wrapped(text: str) -> str:
@@ -343,7 +291,7 @@ def _tree(text: str) -> ast.Module:
             except SyntaxError:
                 return ast.parse(_MAGIC.sub(r"\1pass", text))
     except SyntaxError as error:
-        place = error.lineno or 1, error.offset or 1
-        raise UnreadableError(f"{error.msg}: expected Python 3", *place) from error
+        what = f"{error.msg} in line {error.lineno or 1}"
+        raise UnreadableError(f"{what}: expected Python 3") from error
     except (ValueError, RecursionError, MemoryError) as error:
         raise UnreadableError(f"{error}: expected Python 3") from error

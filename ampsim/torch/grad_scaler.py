@@ -9,7 +9,7 @@ do three things: they read and divide gradients with the functions of `ampsim.to
 join the flags of a process group before a step reads them, and they keep the scale within bounds.
 
 An iteration's own data stands beside torch's in the dict of an optimizer: ``join`` (the result of
-an all-reduce that is on its way), ``observed`` (for a policy), ``folds`` (a fused step is still to
+an all-reduce that is on its way), ``largest`` (for a policy), ``folds`` (a fused step is still to
 divide), ``optimizer`` (a step was made), and what a call hands to its overrides. So several threads
 may step different optimizers, as with torch's class. `update` drops all of it.
 """
@@ -33,7 +33,7 @@ from ampsim.torch import fused
 from ampsim.torch.gradients import collect, divided, unscale
 from ampsim.torch.gradients.clip import unscale_and_clip_
 from ampsim.torch.gradients.unscale import FoundInf, copied
-from ampsim.torch.policy import Observed, PolicyRun
+from ampsim.torch.policy import PolicyRun
 from ampsim.torch.ranks import Ranks
 from ampsim.torch.step_report import StepReport
 
@@ -201,12 +201,6 @@ class GradScaler(torch.amp.GradScaler):
     def _check_ranks(self) -> None:
         if self._ranks is None:
             return
-        if self._policy is not None and "saturated" in self._policy.policy.needs:
-            raise ValueError(
-                f"policy={self._policy.policy!r} with a group needs the share of saturated "
-                "elements: expected a policy that needs found_inf or amax, as one all-reduce "
-                "computes a maximum and no sum; pass another policy"
-            )
         values: dict[str, object] = {"enabled": self._enabled}
         if self._enabled:
             names = (
@@ -491,8 +485,8 @@ class GradScaler(torch.amp.GradScaler):
 
     def _observe(self, optimizer: Optimizer, groups: collect.Groups) -> None:
         if self._policy is not None and self._scale is not None:
-            observed = self._policy.observe(groups, self._scale)
-            self._per_optimizer_states[id(optimizer)]["observed"] = observed
+            largest = self._policy.largest(groups, self._scale)
+            self._per_optimizer_states[id(optimizer)]["largest"] = largest
 
     # ------------------------------------------------------------------------------ flags
 
@@ -500,14 +494,9 @@ class GradScaler(torch.amp.GradScaler):
         """Start the all-reduce of an optimizer's flags; `_join` waits for it."""
         assert self._ranks is not None  # noqa: S101
         state = self._per_optimizer_states[id(optimizer)]
-        flags, observed = (
-            [*state["found_inf_per_device"].values()],
-            state.get("observed"),
-        )
-        amax = None if observed is None else observed.amax
-        begin = functools.partial(
-            self._ranks.begin, optimizer, self._iteration, flags, amax
-        )
+        flags = [*state["found_inf_per_device"].values()]
+        seen = self._iteration, flags, state.get("largest")
+        begin = functools.partial(self._ranks.begin, optimizer, *seen)
         state["join"] = lambda: (
             begin()()
         )  # a call that fails here fails again at the next look
@@ -522,7 +511,7 @@ class GradScaler(torch.amp.GradScaler):
         home = next(iter(state["found_inf_per_device"]), flag.device)
         state["found_inf_per_device"] = {home: copied(flag, home)}
         if self._policy is not None:
-            state["observed"] = Observed(amax, None, 0)
+            state["largest"] = amax
 
     def _make_one_flag(self, optimizer: Optimizer) -> dict[torch.device, Tensor]:
         """Return one flag: a fused kernel skips if it is 1, and a sum over devices would be 2."""
@@ -698,12 +687,10 @@ class GradScaler(torch.amp.GradScaler):
         if self._on_min_scale != "clamp":
             self._check_min_scale(float(scale), flags)
         if self._policy is not None:
-            observed = [
-                state["observed"]
-                for state in states
-                if state.get("observed") is not None
-            ]
-            return self._policy.next_scale(any(flags), observed, float(scale))
+            states = self._per_optimizer_states.values()
+            largest = [state.get("largest") for state in states]
+            seen = [each for each in largest if each is not None]
+            return self._policy.next_scale(any(flags), seen, float(scale))
         if (
             len(flags) > 1
         ):  # torch would add to the first in place, which `last_step` has

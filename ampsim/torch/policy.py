@@ -5,7 +5,7 @@ it. Looking for that reads the gradients once more.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,14 +14,6 @@ from ampsim.core.machine import init, override, update
 from ampsim.core.policies import Observation, Policy, flatten, unflatten
 from ampsim.torch.gradients import unscale
 from ampsim.torch.gradients.collect import Groups
-
-
-class Observed(NamedTuple):
-    """What one optimizer's gradients showed. Its tensors have shape ()."""
-
-    amax: Tensor  # the largest unscaled magnitude
-    at_top: Tensor | None  # count of elements at the largest number of their format
-    elements: int
 
 
 class PolicyRun:
@@ -47,43 +39,34 @@ class PolicyRun:
         self.policy, self._state = policy, init(policy)
 
     @torch.no_grad()
-    def observe(self, groups: Groups, scale: Tensor) -> Observed | None:
-        """Read what the policy needs of gradients that are still scaled; None if nothing."""
+    @torch.no_grad()
+    def largest(self, groups: Groups, scale: Tensor) -> Tensor | None:
+        """Return the largest unscaled magnitude of gradients that are still scaled, of shape (); None
+        if the policy does not need it.
+        """
         if not (self.policy.needs and groups):
             return None
         home = scale.device
         peaks = [
             unscale.largest(part).to(home, torch.float64) for part in groups.values()
         ]
-        grads = [grad for part in groups.values() for grad in part]
-        at_top = None
-        if "saturated" in self.policy.needs:
-            top: float = self.policy.top  # type: ignore[attr-defined]
-            counts = [(~(grad.abs() < top)).sum().to(home) for grad in grads]
-            at_top = unscale.whole(torch.stack(counts).sum())
-        amax = torch.stack(peaks).amax() / scale.double()
-        return Observed(amax, at_top, sum(grad.numel() for grad in grads))
+        return torch.stack(peaks).amax() / scale.double()
 
     def next_scale(
-        self, found_inf: bool, observed: Sequence[Observed], scale: float
+        self, found_inf: bool, largest: Sequence[Tensor], scale: float
     ) -> float:
         """Return the scale after an iteration; `scale` is the one that it used.
 
         Args:
             found_inf: Whether any gradient was inf or NaN.
-            observed: What the gradients of each optimizer showed.
+            largest: Largest unscaled magnitude of each optimizer's gradients.
             scale: Loss scale of the iteration. If other code has set it, the policy is told.
         """
         if scale != self._state.scale:
             self._state = override(self.policy, self._state, scale)
         seen = Observation(found_inf)
         if self.policy.needs:
-            amax = max((float(one.amax) for one in observed), default=0.0)
-            at_top = sum(
-                float(one.at_top) for one in observed if one.at_top is not None
-            )
-            elements = sum(one.elements for one in observed)
-            seen = Observation(found_inf, amax, at_top / max(1, elements))
+            seen = Observation(found_inf, max(map(float, largest), default=0.0))
         self._state = update(self.policy, self._state, seen)
         return self._state.scale
 

@@ -16,13 +16,11 @@ from ampsim.core import pipeline
 from ampsim.core.machine import Rule, init, override, update
 from ampsim.core.policies import (
     Deduplicated,
-    FloorSchedule,
     Headroom,
     LogMax,
     Observation,
     Policy,
     Probe,
-    Ratio,
     flatten,
     unflatten,
 )
@@ -33,7 +31,6 @@ few = settings(
     max_examples=max(10, settings().max_examples // 5)
 )  # an example is up to 200 updates
 DELAYS = st.sampled_from([0, 1, 2, 4])
-MILESTONES = ((3, 2.0), (7, 2.0**10))
 
 
 @st.composite
@@ -58,8 +55,6 @@ def policies(draw: st.DrawFn) -> Policy:
     made: list[Policy] = [
         Deduplicated(**common, **factors),
         Probe(**common, **factors),
-        Ratio(**common, **factors),
-        FloorSchedule(**common, **factors, milestones=MILESTONES),
         Headroom(
             **common, margin=draw(st.integers(0, 12)), interval=draw(st.integers(1, 4))
         ),
@@ -70,13 +65,10 @@ def policies(draw: st.DrawFn) -> Policy:
 
 float32s = st.floats(0, float(np.float32(3e38)), width=32)
 seens = st.builds(
-    lambda found, amax, odd, saturated: Observation(
-        found, odd if found else amax, saturated
-    ),
+    lambda found, amax, odd: Observation(found, odd if found else amax),
     st.booleans(),
     float32s | st.sampled_from([0.0, 1.0, 2.0**-126, 2.0**-149, INF, NAN]),
     st.sampled_from([INF, NAN, 1.0]),
-    st.sampled_from([0.0, 1e-6, 1e-5, 1e-4, 1.0]),
 )
 histories = st.lists(seens, max_size=40)
 
@@ -137,11 +129,6 @@ def test_deduplicated_without_delay_equals_rule(
     assert (
         replay(Deduplicated(**same), history).tolist() == replay(rule, history).tolist()
     )
-    # ... and a schedule without milestones is it with any delay.
-    assert (
-        replay(FloorSchedule(**same, delay=delay), history).tolist()
-        == replay(rule.replace(delay=delay), history).tolist()
-    )
 
 
 def run(rule: Any, thresholds: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -153,7 +140,7 @@ def run(rule: Any, thresholds: Any) -> tuple[np.ndarray, np.ndarray]:
         used.append(state.scale)
         found.append(state.scale > threshold)
         amax = INF if found[-1] else 65504.0 / threshold
-        state = update(rule, state, Observation(found[-1], amax, float(found[-1])))
+        state = update(rule, state, Observation(found[-1], amax))
     return np.array(used), np.array(found)
 
 
@@ -240,32 +227,6 @@ def test_probe_starts_from_overridden_scale() -> None:
     assert update(policy, state, True).newest == 1.0  # 4, which overflowed, is above it
 
 
-def test_ratio_follows_saturation_threshold() -> None:
-    policy = Ratio(init_scale=4.0, growth_interval=2)
-    shares = [2e-5, 1e-6, 0.0, 1e-6, 1e-6, 1.0]
-    assert replay(
-        policy, [Observation(False, saturated=s) for s in shares]
-    ).tolist() == [
-        2,
-        2,
-        4,
-        4,
-        8,
-        4,
-    ]
-    smooth = Ratio(init_scale=1.0, growth_factor=2 ** (1 / 1000), growth_interval=1)
-    assert replay(smooth, [Observation(found_inf=False, saturated=0.0)] * 1000)[
-        -1
-    ] == pytest.approx(2, rel=1e-4)
-
-
-def test_min_scale_rises_at_milestones() -> None:
-    policy = FloorSchedule(init_scale=1.0, growth_interval=99, milestones=MILESTONES)
-    assert replay(policy, [True] * 8).tolist() == [0.5, 0.25, 2, 2, 2, 2, 1024, 1024]
-    above = FloorSchedule(init_scale=4096.0, growth_interval=99, milestones=MILESTONES)
-    assert set(replay(above, [False] * 8)) == {4096.0}
-
-
 def log_max(policy: LogMax, amaxes: list[float]) -> float:
     """The formula in float64, apart from the averages' recursion."""
     x, n = np.log2(amaxes), len(amaxes)
@@ -321,7 +282,7 @@ def test_synchronous_update_cancels_probe() -> None:
 
 @pytest.mark.parametrize(
     ("policy", "missing"),
-    [(Headroom(), "amax=None"), (LogMax(), "amax=None"), (Ratio(), "saturated=None")],
+    [(Headroom(), "amax=None"), (LogMax(), "amax=None")],
 )
 def test_missing_observation_is_named(policy: Policy, missing: str) -> None:
     with pytest.raises(ValueError, match=missing):
@@ -336,7 +297,6 @@ REFUSED: dict[type[Policy], dict[str, list[Any]]] = {
         "growth_interval": [0],
     },
     Deduplicated: {"growth_factor": [0.5], "backoff_factor": [0.0]},
-    Ratio: {"threshold": [1.0], "top": [0.0]},
     Headroom: {
         "init_scale": [3.0],
         "max_scale": [2.0**20 - 1, 2.0**127],
@@ -345,7 +305,6 @@ REFUSED: dict[type[Policy], dict[str, list[Any]]] = {
         "top": [1e5],
     },
     LogMax: {"beta1": [1.0], "log_max": [200.0], "overflow_std_dev": [-1.0]},
-    FloorSchedule: {"milestones": [((5, 2.0), (5, 4.0)), ((5, 4.0), (6, 2.0))]},
 }
 FIELDS = [
     (policy, field, values)
@@ -366,20 +325,14 @@ def test_invalid_field_is_named(
 
 
 DAMAGED = [
-    (Deduplicated(delay=1), 0, 1e300, "scale=1e+300"),
-    (Deduplicated(delay=1), 0, "8", "scale='8'"),
-    (Deduplicated(delay=1), 1, NAN, "pending[0]=nan"),
-    (
-        Deduplicated(delay=1),
-        2,
-        2**31 - 1,
-        "growth_tracker=2147483647",
-    ),  # one more leaves int32
-    (Deduplicated(delay=1), 2, 1.5, "growth_tracker=1.5"),
-    (Probe(), 1, 0.0, "base=0.0"),
-    (Headroom(), 2, INF, "peak=inf"),
-    (LogMax(), 1, NAN, "mean=nan"),
-    (LogMax(), 3, -1.0, "square=-1.0"),
+    (Deduplicated(delay=1), 0, 1e300, "1e+300"),
+    (Deduplicated(delay=1), 0, "8", "'8'"),
+    (Deduplicated(delay=1), 1, NAN, "nan"),
+    (Deduplicated(delay=1), 1, 0.0, "0.0"),
+    (Deduplicated(delay=1), 2, 2**31 - 1, "2147483647"),  # one more leaves int32
+    (Deduplicated(delay=1), 2, 1.5, "1.5"),
+    (Headroom(), 2, INF, "inf"),
+    (LogMax(), 1, NAN, "nan"),
 ]
 
 
@@ -404,17 +357,6 @@ def test_pipeline_scales_equal_replay(
             pipeline.trajectory(policy, policy.delay, history, is_async=is_async)
             == scales
         )
-
-
-def test_ratio_halves_after_any_overflow() -> None:
-    policy = Ratio(init_scale=4.0, growth_interval=2)
-    state = update(policy, init(policy), Observation(found_inf=True, saturated=1e-9))
-    assert state.scale == 2.0
-    state = update(policy, state, Observation(found_inf=False, saturated=0.0))
-    assert state.scale == 2.0  # the skipped step was no step of the interval
-    assert (
-        update(policy, state, Observation(found_inf=False, saturated=0.0)).scale == 4.0
-    )
 
 
 def test_synchronous_scale_reaches_policy() -> None:

@@ -13,7 +13,12 @@ from hypothesis import strategies as st
 
 from ampsim import Rule, State, init, update
 from ampsim.core.machine import Arithmetic, round_to_float32
-from ampsim.core.properties import HISTORY_PROPERTIES, History, broken
+from ampsim.core.properties import (
+    HISTORY_PROPERTIES,
+    UPDATE_PROPERTIES,
+    History,
+    updates,
+)
 from ampsim.core.recorded_runs import read
 from tests.core.helpers import rules
 from tests.core.helpers import scales as scales_of
@@ -30,6 +35,19 @@ histories = st.lists(
     ),
     max_size=12,
 ).map(lambda runs: [flag for run in runs for flag in run])
+
+
+def broken(history: History) -> dict[str, str]:
+    """Return the properties that a run violates."""
+    violations: dict[str, str] = {}
+    for t, each in enumerate(updates(history)):
+        for check in UPDATE_PROPERTIES:
+            if check.__name__ not in violations and (message := check(each)):
+                violations[check.__name__] = f"update {t}: {message}"
+    for whole in HISTORY_PROPERTIES:
+        if message := whole(history):
+            violations[whole.__name__] = message
+    return violations
 
 
 def torchs(rule: Rule) -> Rule:

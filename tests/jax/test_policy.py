@@ -10,13 +10,11 @@ import pytest
 from ampsim.core.machine import init, override
 from ampsim.core.policies import (
     Deduplicated,
-    FloorSchedule,
     Headroom,
     LogMax,
     Observation,
     Policy,
     Probe,
-    Ratio,
     flatten,
 )
 from ampsim.core.replay.fold import states
@@ -25,9 +23,7 @@ from ampsim.jax.policy import PolicyScale
 EXACT: list[Policy] = [  # each is compiled; test_policy_sweep asks for grids of each
     Deduplicated(growth_interval=1, delay=2, growth_factor=1e6, backoff_factor=1e-6),
     Probe(growth_interval=2, delay=3, min_scale=1.0, max_scale=2.0**18),
-    Ratio(growth_interval=3, delay=1),
     Headroom(interval=1, margin=12, delay=2, init_scale=1.0),
-    FloorSchedule(growth_interval=2, milestones=((4, 2.0), (9, 2.0**17))),
 ]
 LOG_MAX: list[Policy] = [LogMax(delay=2, beta1=0.9)]
 STEPS, RUNS = 24, 40
@@ -37,8 +33,8 @@ def name(policy: Policy) -> str:
     return type(policy).__name__
 
 
-def histories(runs: int = RUNS) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Flags, amax and shares, (runs, STEPS) each: magnitudes of every binade, zeros, subnormals and
+def histories(runs: int = RUNS) -> tuple[np.ndarray, np.ndarray]:
+    """Flags and amax, (runs, STEPS) each: magnitudes of every binade, zeros, subnormals and
     infinities.
     """
     draw, shape = np.random.default_rng(0), (runs, STEPS)
@@ -48,32 +44,25 @@ def histories(runs: int = RUNS) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     wide = 2.0 ** draw.uniform(-126, 127, shape)
     near = 2.0 ** draw.uniform(-4, 4, shape)
     amax = np.choose(draw.integers(0, 3, shape), [odd, wide, near]).astype(np.float32)
-    return (
-        draw.random(shape) < 0.2,
-        amax,
-        draw.choice([0.0, 1e-6, 1e-5, 1e-4, 1.0], shape),
-    )
+    return draw.random(shape) < 0.2, amax
 
 
 @jax.jit
-def scanned(
-    scale: PolicyScale, found: jax.Array, amax: jax.Array, share: jax.Array
-) -> Any:
+def scanned(scale: PolicyScale, found: jax.Array, amax: jax.Array) -> Any:
     def step(carry: PolicyScale, row: Any) -> Any:
         after = carry.update(*row)
         return after, after
 
-    return jax.lax.scan(step, scale, (found, amax, share))
+    return jax.lax.scan(step, scale, (found, amax))
 
 
-def in_jax(policy: Policy, found: Any, amax: Any, share: Any) -> np.ndarray:
+def in_jax(policy: Policy, found: Any, amax: Any) -> np.ndarray:
     """Every number of the state after each update, (runs, STEPS, numbers)."""
     rows = (
         jnp.array(found),
         jnp.array(amax, jnp.float32),
-        jnp.array(share, jnp.float32),
     )
-    _, after = jax.vmap(scanned, in_axes=(None, 0, 0, 0))(
+    _, after = jax.vmap(scanned, in_axes=(None, 0, 0))(
         PolicyScale.create(policy), *rows
     )
     return np.stack(
@@ -81,8 +70,8 @@ def in_jax(policy: Policy, found: Any, amax: Any, share: Any) -> np.ndarray:
     )
 
 
-def in_core(policy: Policy, found: Any, amax: Any, share: Any) -> np.ndarray:
-    runs = zip(found, amax, share, strict=True)
+def in_core(policy: Policy, found: Any, amax: Any) -> np.ndarray:
+    runs = zip(found, amax, strict=True)
     return np.array(
         [
             [flatten(state) for state in states(policy, map(Observation, *run))]
@@ -98,10 +87,10 @@ def test_policy_state_matches_core_exactly(policy: Policy) -> None:
 
 @pytest.mark.parametrize("policy", LOG_MAX, ids=name)
 def test_log_max_matches_core_approximately(policy: Policy) -> None:
-    found, _, share = histories()
+    found, _ = histories()
     amax = 2.0 ** np.random.default_rng(1).uniform(-12, 12, found.shape)
     amax[: RUNS // 2] = amax[: RUNS // 2, :1]  # no deviation: the worst case
-    ours, core = (side(policy, found, amax, share) for side in (in_jax, in_core))
+    ours, core = (side(policy, found, amax) for side in (in_jax, in_core))
     # sigma is the root of a difference of squares: half of their digits, times 3.09, in the
     # exponent. It comes back into the averages by way of the scale that overflowed.
     np.testing.assert_allclose(np.log2(ours[..., 0]), np.log2(core[..., 0]), atol=0.1)
@@ -118,9 +107,7 @@ def test_initial_state_matches_core_and_types(policy: Policy) -> None:
     scale = PolicyScale.create(policy)
     leaves = jax.tree.leaves(scale)
     assert [leaf.item() for leaf in leaves] == flatten(init(policy))
-    after = jax.eval_shape(
-        lambda: scale.update(found_inf=False, amax=1.0, saturated=0.0)
-    )
+    after = jax.eval_shape(lambda: scale.update(found_inf=False, amax=1.0))
     assert jax.tree.structure(after) == jax.tree.structure(scale)
     assert [(leaf.dtype, leaf.weak_type) for leaf in jax.tree.leaves(after)] == [
         (a.dtype, False) for a in leaves

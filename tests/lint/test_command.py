@@ -8,11 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from ampsim.lint.command import main
+from ampsim.cli import build
 from ampsim.lint.engine import RULES
 
 WRONG, RIGHT = RULES["AMP101"].wrong, RULES["AMP101"].right
 LINE = len(WRONG.splitlines())
+
+
+def main(arguments: list[str]) -> int:
+    """Return the exit status of ``ampsim lint`` with these arguments."""
+    with pytest.raises(SystemExit) as end:
+        build(["lint"])(["lint", *arguments], prog_name="ampsim")
+    return int(end.value.code or 0)
 
 
 @pytest.fixture
@@ -53,9 +60,7 @@ def test_notebook_is_refused_by_name(
 ) -> None:
     (folder / "train.ipynb").write_text("{}")
     assert main(["train.ipynb"]) == 2
-    assert (
-        "train.ipynb:1:1: a notebook: expected Python source" in capsys.readouterr().err
-    )
+    assert "train.ipynb: a notebook: expected Python source" in capsys.readouterr().err
 
 
 def test_hidden_and_tool_folders_are_skipped(
@@ -143,7 +148,7 @@ def test_invalid_setting_is_reported(
 def test_json_has_check_reason_and_thread(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["--json", "wrong.py"]) == 1
+    assert main(["--format", "json", "wrong.py"]) == 1
     output = json.loads(capsys.readouterr().out)
     (found,) = output["findings"]
     rule = RULES["AMP101"]
@@ -159,7 +164,7 @@ def test_json_has_check_reason_and_thread(
         rule.thread,
     )
     assert output["errors"] == {}
-    assert main(["--json", "right.py"]) == 0
+    assert main(["--format", "json", "right.py"]) == 0
     read = {"findings": [], "errors": {}, "loops": {"right.py": 1}}
     assert json.loads(capsys.readouterr().out) == read
 
@@ -173,7 +178,7 @@ def test_annotations_of_github(
         f"::warning file=a%2Cb%25.py,line={LINE},col=5,title=AMP101::scheduler"
     )
     assert main(["--format", "github", "no,such.py"]) == 2
-    assert capsys.readouterr().out.startswith("::error file=no%2Csuch.py::1:1: ")
+    assert capsys.readouterr().out.startswith("::error file=no%2Csuch.py::No such file")
 
 
 ODD = {
@@ -225,12 +230,9 @@ def test_empty_missing_and_no_files(
     (folder / "empty.py").write_bytes(b"")
     assert main(["empty.py"]) == 0
     assert main(["no.py"]) == 2
-    assert "no.py:1:1: No such file or directory" in capsys.readouterr().err
+    assert "no.py: No such file or directory: expected" in capsys.readouterr().err
     assert main([]) == 2
-    assert (
-        "expected a file or a folder, e.g. ampsim lint train.py"
-        in capsys.readouterr().err
-    )
+    assert "Missing argument 'PATH'" in capsys.readouterr().err
 
 
 def test_undecodable_standard_input_is_reported(tmp_path: Path) -> None:
@@ -263,7 +265,7 @@ def test_explain_and_the_list_of_rules(capsys: pytest.CaptureFixture[str]) -> No
     assert RULES["AMP103"].why in page
     assert RULES["AMP103"].wrong in page
     assert main(["--explain", "AMP999"]) == 2
-    assert "no rule 'AMP999'" in capsys.readouterr().err
+    assert "AMP999: no such rule" in capsys.readouterr().err
     assert main(["--rules"]) == 0
     listed = capsys.readouterr().out.splitlines()
     assert len(listed) == len(RULES)

@@ -1,7 +1,5 @@
 """What goes on in a skipped step: schedules, averages, rates, and what waits for a verdict."""
 
-from pathlib import Path
-
 import pytest
 
 from ampsim.lint.engine import RULES, lint
@@ -39,33 +37,6 @@ def test_two_leaving_branches_exclude_nothing() -> None:
 """
     found = lint(f"{MAKES}{LOOP}{chosen}{END}    scheduler.step()\n")
     assert [each.code for each in found] == ["AMP101"]
-
-
-def test_schedule_class_is_read_from_neighbor(tmp_path: Path) -> None:
-    """A class that counts its calls is a finding; a class that reads the optimizer's count is none."""
-    body = f"{MAKES}{LOOP}{END}    sched.step()\n"
-    (tmp_path / "src").mkdir()
-    (tmp_path / "src" / "schedules.py").write_text(
-        "class Calls(LRScheduler):\n    pass\nclass Steps:\n    def step(self):\n        self.n = group['step']\n"
-        "class Warm(Steps):\n    pass\n"
-    )
-    (tmp_path / "src" / "torn.py").write_text("class Calls(:\n")
-    script = tmp_path / "src" / "train.py"
-    found = {}
-    for module, name in (
-        ("src.schedules", "Calls"), (".schedules", "Calls"), ("schedules", "Steps"), ("schedules", "Warm"),
-        ("torn", "Calls"), ("nowhere", "Calls"), ("...schedules", "Calls"),
-    ):  # fmt: skip
-        script.write_text(
-            f"from {module} import {name}\nsched = {name}(optimizer)\n{body}"
-        )
-        found[module, name] = [
-            each.code for each in lint(script.read_text(), str(script))
-        ]
-    assert [name for (_, name), codes in found.items() if codes == []] == [
-        "Steps",
-        "Warm",
-    ]
 
 
 FLAX = """\

@@ -290,15 +290,10 @@ def _fold(
         before, found_inf = state.scale, state.scale > threshold
         if found_inf:
             skipped.append(step)
+        amax = top / threshold if threshold else math.inf
+        seen = found_inf if kind is Rule else Observation(found_inf, amax)
         try:
-            amax = top / threshold if threshold else math.inf
-            state = update(
-                rule,
-                state,
-                found_inf
-                if kind is Rule
-                else Observation(found_inf, amax, float(found_inf)),
-            )
+            state = update(rule, state, seen)
         except Exception as error:
             error.add_note(f"raised by update {step} of {len(index)} (counted from 0)")
             raise

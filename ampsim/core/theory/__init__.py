@@ -37,7 +37,6 @@ from ampsim.core.theory.stochastic import (
     bad_step_headroom,
     bad_step_skip_rate,
     best_interval,
-    cost_of_ranks,
     critical_bad_rate,
     flushed_share,
     normal_thresholds,
@@ -49,7 +48,7 @@ from ampsim.core.theory.stochastic import (
 
 __all__ = [
     "FP16_BINADES", "Recovery", "Stale", "Stationary", "bad_step_drift", "bad_step_headroom",
-    "bad_step_skip_rate", "best_interval", "bits", "bits_lost_to_ranks", "cost_of_ranks", "critical_bad_rate",
+    "bad_step_skip_rate", "best_interval", "bits", "bits_lost_to_ranks", "critical_bad_rate",
     "drifting_skip_rate", "flushed_share", "headroom", "hysteresis_bound", "hysteresis_skip_rate",
     "normal_thresholds", "of_thresholds", "recovery", "skip_rate", "skips", "stale", "stationary",
     "tracked_quantile", "trade_off", "widest_spread",

@@ -166,18 +166,6 @@ def tracked_quantile(growth_interval: int, ranks: int = 1, rho: float = 1.0) -> 
     return math.exp(-math.log1p(rho) / (ranks * growth_interval))
 
 
-def cost_of_ranks(sigma: float, growth_interval: int, ranks: int) -> float:
-    """Return T3 b, the bits by which N ranks' scale lies below that of one; log2 max|gradient| is
-    normal(., sigma).
-
-    For independent ranks. Ranks share weights, so their gradients are correlated, which costs less.
-    """
-    # sigma (z(N G) - z(G)),  z(n) = Phi^-1(2^(-1 / n))
-    quantiles = (tracked_quantile(growth_interval, n) for n in (ranks, 1))
-    many, one = (_normal.inv_cdf(quantile) for quantile in quantiles)
-    return sigma * (many - one)
-
-
 # ---------------------------------------------------------------------------- T8: steps that are
 # bad at any scale
 

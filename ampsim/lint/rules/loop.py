@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ampsim.lint.events import Event, Trace
-from ampsim.lint.names import OPTIMIZER, called, name_of, words_in
+from ampsim.lint.names import OPTIMIZER, called, name_of
 from ampsim.lint.source import Function, Source
 
 _ZEROES = re.compile(r"(zero|clear|reset)_?grad|zero_?\(|grad = None")
@@ -67,76 +67,25 @@ def gradients_never_zeroed(source: Source, trace: Trace, step: Event) -> bool:
     return bool(step.loops and passes) and not _ZEROES.search(source.text)
 
 
-def partial_accumulation(source: Source, traces: Sequence[Trace]) -> Iterator[ast.AST]:
-    """Yield the divisions by the full window in loops whose last window may be short."""
-    for _, step, test in _window_steps(source, traces):
-        ends = [part for part in ast.walk(test) if _is_or_the_end(part)]
-        windows = {ast.unparse(rest.right) for end in ends for rest in _remainders(end)}
-        inside = [*ast.walk(step.loops[-1])] if step.loops else []
-        yield from [node for node in inside if _divided_by(node) in windows][:1]
-
-
 def lost_accumulation(source: Source, traces: Sequence[Trace]) -> Iterator[ast.AST]:
-    """Yield the conditions on full windows of a loop that is over before its last window is."""
-    for trace, step, test in _window_steps(source, traces):
-        if isinstance(test, ast.BoolOp) or not step.loops:
-            continue
-        *outer, loop = step.loops
-        # A function that is given what it trains on may be called once per epoch.
-        given = isinstance(trace.start, Function) and trace.start.args.args
-        later = trace.of("step", after=step)
-        ended = any(each.loops == step.loops[:-1] for each in later)
-        index = source.words(loop.target) if isinstance(loop, ast.For) else frozenset()
-        counts = any(index & source.words(rest.left) for rest in _remainders(test))
-        if counts and (outer or given) and not ended:
-            yield test
-
-
-def _window_steps(
-    source: Source, traces: Sequence[Trace]
-) -> Iterator[tuple[Trace, Event, ast.expr]]:
-    """Yield the steps that wait for an index to fill a window, each with this condition."""
+    """Yield the conditions on full windows of loops that are over before their last window is."""
     for trace in traces:
         for step in trace.of("step"):
-            tests = [
-                node.test
-                for node in source.around(step.node)
-                if isinstance(node, ast.If)
-            ]
-            for test in [each for each in tests if _remainders(each)][:1]:
-                yield trace, step, test
+            window = _window(source, step)
+            later = trace.of("step", after=step)
+            ended = any(each.loops == step.loops[:-1] for each in later)
+            # A function that is given what it trains on may be called once per epoch.
+            given = isinstance(trace.start, Function) and trace.start.args.args
+            if window and (given or step.loops[1:]) and not ended:
+                yield window
 
 
-def _remainders(test: ast.AST) -> list[ast.BinOp]:
-    """Return the remainders in an expression, as of an index by the size of a window."""
-    parts = (part for part in ast.walk(test) if isinstance(part, ast.BinOp))
-    return [part for part in parts if isinstance(part.op, ast.Mod)]
-
-
-def _is_or_the_end(test: ast.AST) -> bool:
-    """Return whether a condition is ``i % window == 0 or i == len(...)``, or the like."""
-    if not (isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or)):
-        return False
-    index = {word for rest in _remainders(test) for word in words_in(rest.left)} - {
-        "self"
-    }
-    for part in test.values:
-        words = {*words_in(part)} - {"self"}
-        compares = isinstance(part, ast.Compare) and "%" not in words
-        if compares and words & {*index, "len"} and words - index:
-            return True
-    return False
-
-
-def _divided_by(node: ast.AST) -> str:
-    """Return what a loss is divided by, or ""."""
-    match node:
-        case (
-            ast.BinOp(op=ast.Div(), left=loss, right=by)
-            | ast.AugAssign(op=ast.Div(), target=loss, value=by)
-        ):
-            losses = isinstance(loss, ast.Call) or re.search(
-                "loss|cost", ast.unparse(loss), re.I
-            )
-            return ast.unparse(by) if losses else ""
-    return ""
+def _window(source: Source, step: Event) -> ast.expr | None:
+    """Return the condition that the index of a loop fills a window, if a step has only this one."""
+    loop = step.loops[-1] if step.loops else None
+    index = source.words(loop.target) if isinstance(loop, ast.For) else frozenset()
+    for node in source.around(step.node):
+        if isinstance(node, ast.If) and "%" in source.words(node.test):
+            counts = index & source.words(node.test)
+            return node.test if counts and isinstance(node.test, ast.Compare) else None
+    return None

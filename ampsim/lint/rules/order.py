@@ -16,7 +16,7 @@ _MEASURES = re.compile(
 def scheduler_steps_on_skip(source: Source, trace: Trace, each: Event) -> bool:
     """Return whether a schedule steps also on a skip; a foreign one may follow the optimizer."""
     of_an_average = has([leaf(each.on)], "(^|_)ema")
-    if of_an_average or source.prepared or source.follows_optimizer(each.on):
+    if of_an_average or source.prepared:
         return False
     steps = trace.skippable()
     made = source.made.get(leaf(each.on))
