@@ -6,6 +6,7 @@ every figure.
 """
 
 import io
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -103,9 +104,19 @@ def settle(figure: Figure) -> None:
     The layout's solver gives positions that differ in their last bits from one process to the next;
     nobody sees that, but the names of SVG clip paths are hashes of them. 1e-5 of a page's width is
     2 micrometres.
+
+    Raises:
+        ValueError: The labels leave no room for the panels.
     """
     if engine := figure.get_layout_engine():
-        engine.execute(figure)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", "constrained_layout not applied")
+            try:
+                engine.execute(figure)
+            except UserWarning as warning:
+                raise ValueError(
+                    "the names in the figure leave no room for its panels; draw fewer arms"
+                ) from warning
     figure.set_layout_engine("none")
     for half in figure.subfigs:
         half.bbox_relative.set_points(half.bbox_relative.get_points().round(5))

@@ -211,27 +211,36 @@ def name_parts(axes: list[Axes], crash: int) -> None:
         "ha": "center",
         "va": "center",
     }
-    a.text(192, 2, "representable in fp16", ha="center", va="center")
+    # The first number is a share of the panel's width, as runs differ in length.
     for panel, x, y, text, color in (
-        (a, 60, -8, "KEPT", INSIDE(0.8)), (a, 60, -34, "LOST", "white"), (b, 330, -29, "KEPT", "white"),
-        (b, 60, -42, "LOST", "white"), (c, 600, -11, "KEPT", "white"), (d, 33, 9, "KEPT", "white"),
-        (d, 98, 6, "LOST", "white"),
+        (a, 0.16, -8, "KEPT", INSIDE(0.8)), (a, 0.16, -34, "LOST", "white"), (b, 0.86, -29, "KEPT", "white"),
+        (b, 0.16, -42, "LOST", "white"), (c, 0.59, -11, "KEPT", "white"), (d, 0.26, 9, "KEPT", "white"),
+        (d, 0.77, 6, "LOST", "white"),
     ):  # fmt: skip
-        panel.text(x, y, text, color=color, **bold)
-    a.text(378, 20, "overflows", ha="right", **grey)
-    a.text(378, -7, "subnormal below the dots", ha="right", **grey)
-    b.text(376, 4, "overflows", ha="right", **grey)
-    b.text(270, 19.5, "skipped steps", ha="right", **grey)
-    d.text(crash - 1, 20, "overflows", ha="right", **grey)
-    d.text(104, -15, "flushed to zero", ha="center", **grey)
+        panel.text(
+            x, y, text, color=color, transform=panel.get_yaxis_transform(), **bold
+        )
+    for panel, x, y, text, side in (
+        (a, 0.5, 2, "representable in fp16", "center"), (a, 0.985, 20, "overflows", "right"),
+        (a, 0.985, -7, "subnormal below the dots", "right"), (b, 0.98, 4, "overflows", "right"),
+        (b, 0.7, 19.5, "skipped steps", "right"), (d, 0.81, -15, "flushed to zero", "center"),
+    ):  # fmt: skip
+        panel.text(x, y, text, ha=side, transform=panel.get_yaxis_transform(), **grey)
     d.axvline(crash, color=_style.BLACK, linewidth=0.5, zorder=2)
-    d.text(
-        crash + 2,
-        -37,
-        "the forward pass overflows:\nevery step is skipped",
-        fontsize=7,
-        va="center",
-    )
+    for y, text, side, color in (
+        (20, "overflows", -1, _style.GREY),
+        (-37, "the forward pass overflows:\nevery step is skipped", 1, _style.BLACK),
+    ):
+        d.annotate(
+            text,
+            (crash, y),
+            (2 * side, 0),
+            textcoords="offset points",
+            ha="left" if side > 0 else "right",
+            va="center",
+            color=color,
+            fontsize=7,
+        )
     handles = [
         strip_c.lines[0],
         strip_c.lines[2],

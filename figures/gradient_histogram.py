@@ -6,7 +6,7 @@ show how fp16 represents each size.
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -262,8 +262,9 @@ def name_parts(axes: Sequence[Sequence[Axes]]) -> None:
             bbox=_style.CLEAR,
         )
     errors[0].set_ylabel("relative error")
-    errors[0].text(-35, 2e-3, "rounded\nonce", fontsize=7)
-    errors[0].text(-3, 1.3, "fp16\nbackward", color=FLUSHED, fontsize=7, va="center")
+    place: dict[str, Any] = {"transform": errors[0].transAxes, "fontsize": 7}
+    errors[0].text(0.02, 0.27, "rounded\nonce", **place)
+    errors[0].text(0.55, 0.84, "fp16\nbackward", color=FLUSHED, va="center", **place)
     shift, text = PANELS[2].shift, "share of\na global\nbatch"
     errors[2].axvline(
         shift, color=_style.GREY, linewidth=0.6, linestyle=DOTTED, zorder=0

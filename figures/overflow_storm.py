@@ -87,7 +87,8 @@ def draw_scales(axes: Axes, run: Result) -> None:
     }
     steps = len(lines[max(lines)][0]) - 1
     bottom = min(line.min() for line in lines[max(lines)]) - 12
-    axes.axhspan(bottom, half_flushed(run), color="#EFEFEF", linewidth=0, zorder=0)
+    flushed = max(bottom, half_flushed(run))
+    axes.axhspan(bottom, flushed, color="#EFEFEF", linewidth=0, zorder=0)
     for ratio, (arm, color) in found.items():
         for line in lines[ratio]:
             axes.step(
@@ -112,20 +113,17 @@ def draw_scales(axes: Axes, run: Result) -> None:
                 zorder=4,
                 label=f"T8 {ratio:g}",
             )
-    place = bottom
-    for ratio, (_, color) in reversed(found.items()):
-        end = float(np.mean([line[-1] for line in lines[ratio]]))
-        place = max(end, place + 13)
-        _style.label_right(axes, end, place, rf"${ratio:g}\,\lambda_c$", color)
+    ends = [float(np.mean([line[-1] for line in lines[ratio]])) for ratio in found]
+    names = [rf"${ratio:g}\,\lambda_c$" for ratio in found]
+    colors = [color for _, color in found.values()]
+    _style.name_ends(axes, ends, 0.08 * (28 - bottom), names, colors)
     _style.power_ticks(axes.yaxis, range(-80, 21, 20))
-    axes.text(
-        0.02 * steps,
-        bottom + 4,
-        "≥ half of the elements are zero",
-        color=_style.GREY,
-        fontsize=7,
-    )
-    axes.text(0.02 * steps, bottom + 15, "dashed: T8", fontsize=7)
+    for height, text, color in (
+        (0.03, "≥ half of the elements are zero", _style.GREY),
+        (0.12, "dashed: T8", _style.BLACK),
+    ):
+        place = axes.transAxes
+        axes.text(0.02, height, text, transform=place, color=color, fontsize=7)
     axes.set(xlabel="step", ylabel="loss scale", ylim=(bottom, 28), xlim=(0, steps))
     _style.label_panel(axes, "a", f"Loss scale, {_style.seeds(run)}")
 
@@ -177,7 +175,7 @@ def draw_final(axes: Axes, run: Result) -> None:
         lambda row: float(row["settings"]["ratio"]),
         lambda row: float(row["test_loss"]),
     )
-    for arm, color, marker, place, text in cures(run):
+    for arm, color, marker, place, _ in cures(run):
         losses = arm.column("test_loss")
         axes.plot(
             [place] * len(arm),
@@ -188,8 +186,14 @@ def draw_final(axes: Axes, run: Result) -> None:
             markeredgewidth=0,
             label=arm.name,
         )
-        height = arm.mean("test_loss") + (0.08 if marker == "s" else -0.08)
-        _style.label_right(axes, height, height, text, color)
+    highest = max(record["test_loss"] for record in run.records)
+    top = max(1.2, 1.1 * highest)
+    named = [
+        (arm.mean("test_loss"), text, color) for arm, color, _, _, text in cures(run)
+    ]
+    if named:
+        ends, texts, colors = zip(*named, strict=True)
+        _style.name_ends(axes, ends, 0.09 * top, texts, colors)
     axes.set(xlabel=r"rate setting $\lambda / \lambda_c$", xlim=(0, 2.4))
-    axes.set(ylabel="test loss (nats)", ylim=(0, 1.2))
+    axes.set(ylabel="test loss (nats)", ylim=(0, top))
     _style.label_panel(axes, "c", "Final loss")

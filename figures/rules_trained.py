@@ -94,7 +94,7 @@ def prepare_rows(
 
 def values(run: Result, arm: ArmRecords, key: str) -> Array | None:
     """Return a number per seed as it is drawn; None where the arm has none."""
-    if arm.name == "fp32" and key != "zero":
+    if (arm.name == "fp32" and key != "zero") or None in arm.column(key):
         return None
     if key == "final_loss":
         return q.more_loss(run, arm.name)

@@ -136,8 +136,11 @@ def draw_streams(axes: Axes, run: Result) -> None:
                     label="crash",
                 )
     axes.set_yscale("log")
-    axes.text(12, 1e11, "fp32", color=_style.BLACK, fontsize=7)
-    axes.text(64, 8, "fp16, up to the crash", color=crash_color, fontsize=7)
+    for x, y, text, color in (
+        (0.05, 0.66, "fp32", _style.BLACK),
+        (0.27, 0.06, "fp16, up to the crash", crash_color),
+    ):
+        axes.text(x, y, text, transform=axes.transAxes, color=color, fontsize=7)
     _style.limit_line(axes, FP16.max_finite, "fp16 max")
     _style.label_panel(axes, "c", f"Max activation, lr {lr:g}")
     axes.set(xlabel="step", ylabel="max |h|", xlim=(0, run.steps))

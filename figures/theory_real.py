@@ -35,8 +35,9 @@ def plot(run: Result) -> Figure:
     draw_distributions(c, run)
     for axes in (a, b):
         axes.set_ylabel("above T3 (std. deviations)")
+    place = {"transform": a.transAxes, "va": "center"}
     a.text(
-        4.6, -4.3, "dot: one seed; bar: all", fontsize=7, color=_style.BLUE, va="center"
+        0.04, 0.07, "dot: one seed; bar: all", fontsize=7, color=_style.BLUE, **place
     )
     _style.label_panel(a, "a", f"Skipped steps, {_style.seeds(run)}")
     _style.label_panel(b, "b", "Mean log2 scale")
@@ -81,8 +82,10 @@ def draw_above(
             markeredgewidth=1.6,
             label=f"all G={interval}",
         )
-    axes.set(xscale="log", xlabel="growth interval G", xlim=(4, 125), ylim=(-5, 5))
-    _style.number_ticks(axes.xaxis, list(by_interval(run)))
+    intervals = list(by_interval(run))
+    ends = (0.8 * min(intervals), 1.25 * max(intervals))
+    axes.set(xscale="log", xlabel="growth interval G", xlim=ends, ylim=(-5, 5))
+    _style.number_ticks(axes.xaxis, intervals)
 
 
 def share(counts: Mapping[int, int]) -> tuple[Array, Array]:

@@ -4,6 +4,7 @@ printed.
 
 import re
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +14,9 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
+from experiments.runner.cli import main as run_experiment
 from figures import __main__ as cli
+from figures import _style, rendering, results
 from tests.figures.drawings import drawn
 
 SMALLEST = 7  # points, at the printed width
@@ -93,18 +96,47 @@ def test_panels_show_their_marks(stem: str) -> None:
     assert {i: both for i, both in cut_off.items() if (stem, i) not in CUT} == {}
 
 
-@figures()
-def test_texts_do_not_overlap(stem: str) -> None:
+def overlapping(figure: Figure) -> list[tuple[str, str]]:
+    """Return the pairs of texts of which one covers a part of the other."""
     pairs = []
-    boxes = [
-        (text.get_text(), text.get_window_extent()) for text in texts(laid_out(stem))
-    ]
+    boxes = [(text.get_text(), text.get_window_extent()) for text in texts(figure)]
     for (one, first), (other, second) in combinations(boxes, 2):
         common = Bbox.intersection(first, second)
         smaller = min(first.width * first.height, second.width * second.height)
         if common is not None and common.width * common.height > OVERLAP * smaller:
             pairs.append((one, other))
-    assert pairs == []
+    return pairs
+
+
+@figures()
+def test_texts_do_not_overlap(stem: str) -> None:
+    assert overlapping(laid_out(stem)) == []
+
+
+RATES = "--steps 20 --lrs 0.01 0.015 0.02 0.03 0.035 0.04 0.05"
+
+
+@pytest.mark.parametrize(
+    ("stem", "options"),
+    [("scale_crash", RATES), ("overflow_storm", ""), ("exponent_heatmap", "")],
+)
+def test_short_runs_are_legible(stem: str, options: str, tmp_path: Path) -> None:
+    path = tmp_path / "few.jsonl"
+    assert run_experiment(stem, ["--smoke", "--out", str(path), *options.split()]) == 0
+    run = results.read(path, stem)
+    with _style.style():
+        figure = rendering.draw_results(stem, [run])
+        _style.settle(figure)
+        FigureCanvasAgg(figure).draw()
+        assert overlapping(figure) == []
+    assert all(axes.bbox.width > 50 for axes in figure.axes)
+
+
+def test_labels_without_room_raise() -> None:
+    figure = _style.new_figure(_style.ONE_COLUMN, 2.0)
+    figure.subplots().text(30, 0.5, "far to the right of the axes")
+    with pytest.raises(ValueError, match="leave no room"):
+        _style.settle(figure)
 
 
 @figures()
