@@ -115,7 +115,7 @@ def draw_bound(axes: Axes, run: Result) -> None:
         ("differs", "x", _style.VERMILION, [row for row in rows if row["breaks"]]),
     )
     ends = (0.8, 1.3 * max(row["most"] for row in rows))
-    axes.plot(ends, ends, color="0.4", linewidth=0.8, label="bound")
+    axes.plot(ends, ends, color=_style.GREY, linewidth=0.8, label="bound")
     for label, marker, color, shown in kinds:
         allowed, skipped = ([row[name] for row in shown] for name in ("most", "skips"))
         style: Any = {"marker": marker, "color": color, "markersize": 3, "alpha": 0.6}

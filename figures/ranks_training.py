@@ -2,7 +2,7 @@
 
 Loss scales of fp16 training where gradient elements become inf. The parameters are sharded by hand.
 A cross marks the step from which parameters (a) or the loss (b) are not finite. In b, torch's ranks
-divide by different scales. Thin lines are the other seed. Under FSDP2, and with an optimizer that
+divide by different scales. The lines are of the first seed. Under FSDP2, and with an optimizer that
 is not fused, all four lines are equal and are not shown.
 """
 
@@ -33,7 +33,6 @@ CROSS: dict[str, Any] = {
     "markersize": 6,
     "markeredgewidth": 1.8,
 }
-THIN = {"linewidth": 0.7}
 PLANTED: Mapping[str, Any] = {"on_rank_0": 0, "on_rank_1": 1, "on_both": "both"}
 LINES: Mapping[
     tuple[str, int], dict[str, Any]
@@ -49,16 +48,11 @@ def plot(run: Result) -> Figure:
     figure = _style.new_figure(_style.ONE_COLUMN, 2.1)
     row_of_axes = figure.subplots(1, 2, sharex=True, sharey=True)
     for letter, axes, (way, title) in zip("ab", row_of_axes, WAYS.items(), strict=True):
-        for row in run.records[::-1]:
-            draw(
-                axes,
-                {
-                    each["scaler"]: each["ranks"]
-                    for each in row["runs"]
-                    if each["way"] == way
-                },
-                first=row["seed"] == run.seeds[0],
-            )
+        rows = run.records[:1]  # the first seed
+        runs = [each for row in rows for each in row["runs"] if each["way"] == way]
+        by_scaler = {each["scaler"]: each["ranks"] for each in runs}
+        if by_scaler:
+            draw(axes, by_scaler)
         mark_planted(axes, run)
         axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))
         axes.yaxis.set_major_formatter(
@@ -76,22 +70,16 @@ def plot(run: Result) -> Figure:
     return figure
 
 
-def draw(axes: Axes, by_scaler: Mapping[str, list[Record]], *, first: bool) -> None:
-    """Draw the scales of one seed, a line per scaler and rank; the legend shows the first seed."""
+def draw(axes: Axes, by_scaler: Mapping[str, list[Record]]) -> None:
+    """Draw the scales of a seed, a line per scaler and rank."""
     for (scaler, rank), style in LINES.items():
         columns = by_scaler[scaler][rank]
-        scales = np.log2(
-            results.in_force(columns["scale_changes"], len(columns["loss"]))
-        )
-        shown = {**style, "label": label(scaler, rank)} if first else {**style, **THIN}
-        axes.step(range(len(scales)), scales, where="post", **shown)
+        changes, steps = columns["scale_changes"], len(columns["loss"])
+        scales = np.log2(results.in_force(changes, steps))
+        named = {**style, "label": label(scaler, rank)}
+        axes.step(range(steps), scales, where="post", **named)
         if (start := lost(columns)) is not None:
-            axes.plot(
-                start,
-                scales[start],
-                zorder=5,
-                **CROSS if first else {**CROSS, "markersize": 4, "markeredgewidth": 1},
-            )
+            axes.plot(start, scales[start], zorder=5, **CROSS)
 
 
 def lost(columns: Record) -> int | None:

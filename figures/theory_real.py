@@ -5,8 +5,10 @@ Deviation of skips and scale from theorem T3, and distribution of the scale. The
 above T3's by less than a tenth of a bit.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import hypot
+from statistics import fmean
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -19,7 +21,8 @@ from figures.derived_numbers import counted, levels_above, skips_above
 from figures.results import ArmRecords, Array, Result
 
 DATA = ("theory_real",)
-NEEDS = {"theory_real": ("fp32",)}  # the distribution of thresholds
+RARE = 0.001  # a share of steps that no bar shows
+SCATTER = "mean, two sd"  # of the bars
 SHOWN = {
     5: _style.SKY,
     20: _style.BLUE,
@@ -29,18 +32,16 @@ SHOWN = {
 
 def plot(run: Result) -> Figure:
     figure = _style.new_figure(_style.TWO_COLUMNS, 2.2)
-    a, b, c = figure.subplots(1, 3, width_ratios=(1, 1, 1.25))
-    draw_above(a, run, skips_above)
-    draw_above(b, run, levels_above)
+    a, b, c = figure.subplots(1, 3)
+    intervals = list(by_interval(run))
+    draw_above(a, intervals, [percents_above(run, each) for each in intervals])
+    draw_above(b, intervals, [levels_above(run, each) for each in intervals])
     draw_distributions(c, run)
-    for axes in (a, b):
-        axes.set_ylabel("above T3 (std. deviations)")
-    place = {"transform": a.transAxes, "va": "center"}
-    a.text(
-        0.04, 0.07, "dot: one seed; bar: all", fontsize=7, color=_style.BLUE, **place
-    )
+    a.set(ylabel="skips above T3 (%)", ylim=(-12, 12))
+    b.set(ylabel="scale above T3 (bits)", ylim=(-0.12, 0.22))
+    a.legend(loc="upper left", handlelength=1.0, ncols=2)
     _style.label_panel(a, "a", f"Skipped steps, {_style.seeds(run)}")
-    _style.label_panel(b, "b", "Mean log2 scale")
+    _style.label_panel(b, "b", "Loss scale")
     return figure
 
 
@@ -49,42 +50,44 @@ def by_interval(run: Result) -> dict[int, ArmRecords]:
     return {arm.settings["growth_interval"]: arm for arm in run.where(dtype="float16")}
 
 
+def percents_above(run: Result, interval: int) -> list[tuple[float, float]]:
+    """Return per seed by how many percent the skips lie above T3, and their deviation."""
+    seeds = skips_above(run, interval)
+    skipped = run.arm(f"G={interval}").column("skipped")
+    return [
+        (100 * more / (count - more), 100 * deviation / (count - more))
+        for count, (more, deviation) in zip(skipped, seeds, strict=True)
+    ]
+
+
 def draw_above(
     axes: Axes,
-    run: Result,
-    above: Callable[[Result, int], Sequence[tuple[float, float]]],
+    intervals: Sequence[int],
+    above: Sequence[Sequence[tuple[float, float]]],
 ) -> None:
-    """Draw how far each seed lies above its own distribution, and all seeds together, in
-    deviations that chance makes.
+    """Draw how far each seed lies above its own prediction, and the mean of the seeds with two
+    standard deviations of the chance in such runs.
     """
-    axes.axhspan(-2, 2, color="#EEEEEE", linewidth=0)
-    axes.axhline(0, color=_style.VERMILION, label="T3")
-    for interval in by_interval(run):
-        seeds = above(run, interval)
-        each = [more / deviation for more, deviation in seeds]
+    axes.axhline(0, color=_style.VERMILION, linewidth=1, label="T3")
+    for interval, seeds in zip(intervals, above, strict=True):
+        each = [more for more, _ in seeds]
+        chance = 2 * hypot(*(deviation for _, deviation in seeds)) / len(seeds)
+        first = interval == intervals[0]
+        dots: Any = {"color": _style.SKY, "markersize": 3}
+        bar: Any = {"color": _style.BLACK, "markersize": 4, "capsize": 2.5}
         axes.plot(
-            [interval] * len(each),
-            each,
-            "o",
-            color=_style.BLUE,
-            markersize=3,
-            label=f"seeds G={interval}",
+            [interval] * len(each), each, "o", label="a seed" if first else None, **dots
         )
-        whole = sum(more for more, _ in seeds) / hypot(
-            *(deviation for _, deviation in seeds)
-        )
-        axes.plot(
+        axes.errorbar(
             interval,
-            whole,
-            "_",
-            color=_style.BLACK,
-            markersize=13,
-            markeredgewidth=1.6,
-            label=f"all G={interval}",
+            fmean(each),
+            chance,
+            fmt="_",
+            label=SCATTER if first else None,
+            **bar,
         )
-    intervals = list(by_interval(run))
     ends = (0.8 * min(intervals), 1.25 * max(intervals))
-    axes.set(xscale="log", xlabel="growth interval G", xlim=ends, ylim=(-5, 5))
+    axes.set(xscale="log", xlabel="growth interval G", xlim=ends)
     _style.number_ticks(axes.xaxis, intervals)
 
 
@@ -97,48 +100,29 @@ def share(counts: Mapping[int, int]) -> tuple[Array, Array]:
 
 
 def draw_distributions(axes: Axes, run: Result) -> None:
-    """Draw the share of steps at each scale: bars are measured, ticks are T3; the float32
-    thresholds lie behind.
-    """
+    """Draw the share of steps at each scale: bars are measured, ticks are T3."""
     found = by_interval(run)
-    axes.bar(
-        *share(counted(run.one(dtype="float32"), "thresholds")),
-        width=0.96,
-        color="#E6E6E6",
-        label="thresholds",
-    )
     shown = {interval: color for interval, color in SHOWN.items() if interval in found}
     width = 0.8 / max(len(shown), 1)
+    ticks: Any = {"color": _style.BLACK, "markersize": 7}
     for place, (interval, color) in enumerate(shown.items()):
         shift = (place - (len(shown) - 1) / 2) * width
-        level, height = share(counted(found[interval], "scales"))
-        axes.bar(level + shift, height, width=width, color=color, label=f"G={interval}")
+        level, height = common(*share(counted(found[interval], "scales")))
+        name = f"G = {interval}"
+        axes.bar(level + shift, height, width=width, color=color, label=name)
         x, form = theory.of_thresholds(counted(found[interval], "thresholds"), interval)
-        axes.plot(
-            x + shift,
-            form.levels,
-            "_",
-            color=_style.BLACK,
-            markersize=7,
-            label=f"T3 G={interval}",
-        )
-    axes.xaxis.set_major_locator(MultipleLocator(2))
+        x, predicted = common(x, form.levels)
+        label = None if place else "T3"
+        axes.plot(x + shift, predicted, "_", label=label, **ticks)
+    axes.xaxis.set_major_locator(MultipleLocator(1))
     axes.xaxis.set_major_formatter(lambda exponent, _: _style.power_of_two(exponent))
     axes.tick_params(axis="x", length=0)
-    axes.set(xlabel="loss scale", ylabel="share of steps", ylim=(0, 1.35))
-    named = {
-        "thresholds": "#8A8A8A",
-        **{f"G = {g}": color for g, color in shown.items()},
-        "T3 (ticks)": _style.BLACK,
-    }
-    for row, (text, color) in enumerate(named.items()):
-        axes.text(
-            0.02,
-            0.97 - 0.085 * row,
-            text,
-            color=color,
-            transform=axes.transAxes,
-            va="top",
-            fontsize=7,
-        )
+    axes.set(xlabel="loss scale", ylabel="share of steps", ylim=(0, 1))
+    axes.legend(loc="upper right", handlelength=1.0)
     _style.label_panel(axes, "c", "Distribution of the scale")
+
+
+def common(levels: Array, shares: Array) -> tuple[Array, Array]:
+    """Return the levels of more than one step in a thousand, and their shares."""
+    kept = np.asarray(shares) > RARE
+    return np.asarray(levels)[kept], np.asarray(shares)[kept]

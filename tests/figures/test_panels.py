@@ -228,18 +228,20 @@ def test_crossing_is_where_error_falls() -> None:
 
 def test_theory_real_draws_deviations_from_t3() -> None:
     run = results.load("theory_real")
-    for axes, together in zip(
-        drawn("theory_real").axes,
-        (derived_numbers.real_z, derived_numbers.real_level_z),
-        strict=False,
+    skips, scales, _ = drawn("theory_real").axes
+    for axes, above in (
+        (skips, F.theory_real.percents_above),
+        (scales, derived_numbers.levels_above),
     ):
-        bars = [line for line in axes.lines if line.get_marker() == "_"]
-        assert [tuple(*line.get_xydata()) for line in bars] == [
-            (g, together(run, g)) for g in derived_numbers.INTERVALS
+        bars = [bar.lines[0] for bar in axes.containers]
+        seeds = [above(run, interval) for interval in derived_numbers.INTERVALS]
+        assert [bar.get_ydata()[0] for bar in bars] == pytest.approx(
+            [np.mean([more for more, _ in each]) for each in seeds]
+        )
+        dots = [line for line in axes.lines if line.get_marker() == "o"]
+        assert [list(line.get_ydata()) for line in dots] == [
+            [more for more, _ in each] for each in seeds
         ]
-        assert {
-            len(line.get_xdata()) for line in axes.lines if line.get_marker() == "o"
-        } == {len(run.seeds)}
     more, _ = derived_numbers.skips_above(run, 5)[0]
     row = run.arm("G=5").records[0]
     predicted = t3(derived_numbers.per_seed(run.arm("G=5"), "thresholds")[0], 5)
@@ -314,15 +316,7 @@ def test_ranks_training_marks_nonfinite_parameters() -> None:
         crosses = [
             line.get_xdata().tolist() for line in axes.lines if line.get_marker() == "x"
         ]
-        runs = [
-            each
-            for row in run.records[::-1]
-            for each in row["runs"]
-            if each["way"] == way
-        ]
-        ranks = [
-            rank for each in runs if each["scaler"] == "torch" for rank in each["ranks"]
-        ]
+        ranks = first[way, "torch"]
         assert crosses == [[F.ranks_training.lost(rank)] for rank in ranks]
         assert all(
             max(axes.get_xlim()) > x + 2 for (x,) in crosses
