@@ -71,7 +71,8 @@ def on_page_markdown(
         path, hashed, anchor = target.partition("#")
         wanted = os.path.normpath(PurePosixPath(here, path))
         name = "index.md" if wanted == "README.md" else wanted.removeprefix("docs/")
-        if files.get_file_from_path(name) is None:
+        found = files.get_file_from_path(name)
+        if found is None or found.inclusion.is_excluded():
             return text
         return f"[{text}]({os.path.relpath(name, str(PurePosixPath(source).parent))}{hashed}{anchor})"
 
