@@ -231,6 +231,13 @@ FLOORS = {
         "paper",
         "typst",
     },
+    "paper/numbers/runs.py": {
+        "ampsim.core.json_lines",
+        "experiments.corpus.runs",
+        "figures.derived_numbers",
+        "figures.results",
+        "paper",
+    },
     "paper/sources.py": {
         "ampsim.core",
         "ampsim.core.json_lines",
