@@ -4,9 +4,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
-from ampsim.cli.terminal import fail, print_table
+from ampsim.cli.terminal import bold_table, print_table, usage_errors
 from ampsim.core.advice import advise, measure
 from ampsim.core.machine import Rule
 from ampsim.core.replay.sweep import load_trace, sweep
@@ -45,7 +44,7 @@ def advise_run(
 
     Example: ampsim advise thresholds.npy --steps 100000
     """
-    try:
+    with usage_errors():
         thresholds = load_trace(trace)
         measured = measure(thresholds)
         rule = advise(
@@ -57,11 +56,7 @@ def advise_run(
         )
         rules = {"advised": rule, "torch's defaults": Rule()}
         rows = sweep(rules.values(), thresholds)
-    except (OSError, TypeError, ValueError) as error:
-        fail(str(error))
-    table = Table(
-        "", *SETTINGS, "skips", "mean log2 scale", box=None, header_style="bold"
-    )
+    table = bold_table("", *SETTINGS, "skips", "mean log2 scale")
     table.title = f"{len(thresholds):,} steps, {measured.bad_rate:.3g} of them bad"
     for (name, chosen), row in zip(rules.items(), rows, strict=True):
         values = (str(getattr(chosen, setting)) for setting in SETTINGS)

@@ -3,7 +3,6 @@
 import inspect
 import json
 import shlex
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -13,12 +12,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.progress import track
-from rich.table import Table
 from rich.text import Text
 
 from ampsim.cli import options
 from ampsim.cli.options import SHARED, ReportFormat, declared_traits
-from ampsim.cli.terminal import err, fail, out, print_table
+from ampsim.cli.terminal import (
+    bold_table,
+    err,
+    fail,
+    find_local_modules,
+    out,
+    print_table,
+    usage_errors,
+)
 from ampsim.core.files import check_own, replacing
 
 if TYPE_CHECKING:
@@ -231,13 +237,11 @@ def _report(
     from ampsim.testing.alarm import CannotJudgeError
     from ampsim.testing.report import FORMATS
 
-    if "" not in sys.path:
-        sys.path.insert(
-            0, ""
-        )  # finds modules in the current folder, as `python -m` does
+    find_local_modules()
+    opened = replacing(file) if file else nullcontext()
     try:
-        expected = {**_expected(expect), **dict.fromkeys(xfail or (), "--xfail")}
-        with replacing(file) if file else nullcontext() as stream:
+        with usage_errors(), opened as stream:
+            expected = {**_expected(expect), **dict.fromkeys(xfail or (), "--xfail")}
             judged = judge(expected=expected)
             raised = [
                 result
@@ -252,8 +256,6 @@ def _report(
                 show(judged)
             if stream and form:
                 stream.write(FORMATS[form](judged).encode())
-    except (ImportError, OSError, RecursionError, TypeError, ValueError) as error:
-        fail(str(error))
     except CannotJudgeError as error:
         fail(str(error), NO_RESULT)
     raise typer.Exit(1 if judged.findings else NO_RESULT if judged.errors else 0)
@@ -331,7 +333,7 @@ def show_table(judged: "Report") -> None:
     from ampsim.testing.report import COLOURS, sign
 
     spelled = out.encoding.startswith("utf")  # other encodings lack the check mark
-    table = Table("level", box=None, pad_edge=False, header_style="bold")
+    table = bold_table("level")
     table.add_column("check", no_wrap=True)
     for name in judged.scalers:
         table.add_column(name, overflow="fold")

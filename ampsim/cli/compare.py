@@ -5,9 +5,16 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
-from ampsim.cli.terminal import fail, out, print_table, settings
+from ampsim.cli.options import Values
+from ampsim.cli.terminal import (
+    bold_table,
+    fail,
+    out,
+    print_table,
+    settings,
+    usage_errors,
+)
 from ampsim.core import dialects
 from ampsim.core.differences import Search, in_words, shortest_separation
 from ampsim.core.formats import far_power
@@ -27,15 +34,7 @@ def list_dialects(
             metavar="A B", help="Compare two dialects.", autocompletion=dialects.names
         ),
     ] = None,
-    parameters: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            "-s",
-            help="With --diff: parameter of both, or of the one that has it.",
-            metavar="NAME=VALUE",
-        ),
-    ] = None,
+    parameters: Values = None,
 ) -> None:
     """List the simulated loss scalers, or compare two of them.
 
@@ -51,9 +50,7 @@ def list_dialects(
         fail(
             "--set: expected --diff A B; to run one dialect with settings use `ampsim replay`"
         )
-    table = Table(
-        "dialect", "parameters", "source", box=None, pad_edge=False, header_style="bold"
-    )
+    table = bold_table("dialect", "parameters", "source")
     for name in dialects.names():
         dialect = dialects.ALL[name]
         table.add_row(name, ", ".join(_defaults(dialect)), dialect.source)
@@ -73,7 +70,7 @@ def _typed(value: object) -> str:
 
 
 def _compare(a: str, b: str, parameters: Sequence[str]) -> None:
-    try:
+    with usage_errors(dialects.UnknownDialectError):
         given = settings("--set", parameters)
         pair = [_dialect(a), _dialect(b)]
         known = set[str]().union(*map(_settings_of, pair))
@@ -84,10 +81,8 @@ def _compare(a: str, b: str, parameters: Sequence[str]) -> None:
         alike = ALIKE | given
         default = [_rule(dialect, given) for dialect in pair]
         searched = [_rule(dialect, alike) for dialect in pair]
-    except (dialects.UnknownDialectError, TypeError, ValueError) as error:
-        fail(str(error))
     title = "with these settings" if given else "by default"
-    table = Table(title, a, b, box=None, pad_edge=False, header_style="bold")
+    table = bold_table(title, a, b)
     for row in in_words(*default):
         table.add_row(*row)
     if table.row_count:
@@ -139,7 +134,7 @@ def _print_history(
     names: tuple[str, str], rules: Sequence[Rule], history: Sequence[bool]
 ) -> None:
     """Print the last scales of both, up to the first difference."""
-    table = Table("update", "", *names, box=None, pad_edge=False, header_style="bold")
+    table = bold_table("update", "", *names)
     sides = [[repr(init(rule).scale), *_scales(rule, history)] for rule in rules]
     rows = [*zip(["start", *(_EVENTS[flag] for flag in history)], *sides, strict=False)]
     for number in range(max(0, len(rows) - SHOWN), len(rows)):

@@ -1,6 +1,5 @@
 """``ampsim emit-test``: write a standalone pytest file for a failed check."""
 
-import sys
 from typing import Annotated
 
 import typer
@@ -14,7 +13,7 @@ from ampsim.cli.options import (
     Unsupported,
     declared_traits,
 )
-from ampsim.cli.terminal import fail, out
+from ampsim.cli.terminal import find_local_modules, out, usage_errors
 from ampsim.core.files import check_own, replacing
 
 Check = Annotated[
@@ -57,9 +56,8 @@ def emit_test(
 
     Example: ampsim emit-test scale_is_never_subnormal torch.amp:GradScaler -o test_it.py
     """
-    if "" not in sys.path:
-        sys.path.insert(0, "")
-    try:
+    find_local_modules()
+    with usage_errors():
         from ampsim.testing.emit.run_emitted import emit
 
         if file is not None:
@@ -71,5 +69,3 @@ def emit_test(
         else:
             with replacing(file) as stream:
                 stream.write(source.encode())
-    except (ImportError, OSError, RecursionError, TypeError, ValueError) as error:
-        fail(str(error))

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from ampsim.cli.terminal import err, fail
+from ampsim.cli.terminal import err, fail, usage_errors
 from ampsim.lint import RULES
 from ampsim.lint.output import FORMATS, explained
 from ampsim.lint.run import run
-from ampsim.lint.settings import SettingError, selected
+from ampsim.lint.settings import selected
 
 
 class Format(enum.StrEnum):
@@ -88,12 +88,10 @@ def lint_files(
     Example: ampsim lint train.py; ampsim lint --explain AMP101
     """
     first = paths[0]
-    try:
+    with usage_errors():
         codes = selected(
             first if first.is_dir() else first.parent, select=select, ignore=ignore
         )
-    except SettingError as error:
-        fail(str(error))
     done = run(paths, codes)
     if written := FORMATS[form](done):
         print(written)

@@ -27,6 +27,15 @@ Dialect = Annotated[
     str,
     typer.Argument(metavar="DIALECT", help="A name from `ampsim dialects`."),
 ]
+Values = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        "-s",
+        metavar="NAME=VALUE",
+        help="Parameter of the dialects, e.g. -s growth_interval=2. Repeatable.",
+    ),
+]
 Names = Annotated[
     list[str] | None,
     typer.Option(

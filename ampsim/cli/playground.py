@@ -7,8 +7,8 @@ import typer
 
 from ampsim.cli.options import Force
 from ampsim.cli.report import MARK
-from ampsim.cli.terminal import fail, out
-from ampsim.core.files import DamagedFileError, check_own, replacing
+from ampsim.cli.terminal import out, usage_errors
+from ampsim.core.files import check_own, replacing
 
 Output = Annotated[
     Path, typer.Option("--out", "-o", metavar="FILE", help="HTML file to write.")
@@ -24,10 +24,8 @@ def write_playground(
     """
     from ampsim.runs.playground.build import playground
 
-    try:
+    with usage_errors():
         check_own(output, MARK, force=force)
         with replacing(output) as file:
             file.write(playground().encode())
-    except (DamagedFileError, OSError) as error:
-        fail(str(error))
     out.print(f"wrote {output}", soft_wrap=True)

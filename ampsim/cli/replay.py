@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from ampsim.cli.options import Dialect
-from ampsim.cli.terminal import fail, out, settings
+from ampsim.cli.options import Dialect, Values
+from ampsim.cli.terminal import fail, out, settings, usage_errors
 from ampsim.core import dialects
 from ampsim.core.replay.fold import states
 
@@ -19,15 +19,7 @@ def replay_history(
             help="One digit per update: 1 for an overflow, 0 for a finite step.",
         ),
     ],
-    parameters: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            "-s",
-            help="Parameter of the dialect, e.g. -s growth_interval=2. Repeatable.",
-            metavar="NAME=VALUE",
-        ),
-    ] = None,
+    parameters: Values = None,
 ) -> None:
     """Print the scale after each update of an overflow sequence.
 
@@ -37,10 +29,8 @@ def replay_history(
         fail(
             f"overflows {history!r}: expected digits 0 (finite) and 1 (overflow), e.g. 0001000"
         )
-    try:
+    with usage_errors(dialects.UnknownDialectError):
         rule = dialects.get(dialect, **settings("--set", parameters))
-    except (dialects.UnknownDialectError, TypeError, ValueError) as error:
-        fail(str(error))
     try:
         flags = [digit == "1" for digit in history]
         for overflows, state in zip(flags, states(rule, flags), strict=False):

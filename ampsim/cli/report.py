@@ -11,8 +11,8 @@ import typer
 from rich.progress import Progress
 
 from ampsim.cli.options import Force
-from ampsim.cli.terminal import err, fail, out
-from ampsim.core.files import DamagedFileError, check_own, replacing
+from ampsim.cli.terminal import err, fail, out, usage_errors
+from ampsim.core.files import check_own, replacing
 
 if TYPE_CHECKING:
     from ampsim.runs.explain_log import Explanation
@@ -83,13 +83,11 @@ def _write_chart(
     """
     from ampsim.runs.report.scale_chart import scale_chart
 
-    try:
+    with usage_errors():
         check_own(target, CHART_MARKS[kind], force=force)
         picture = scale_chart(explanation, kind)
         with replacing(target) as file:
             file.write(picture)
-    except (ModuleNotFoundError, OSError, ValueError) as error:
-        fail(str(error))
 
 
 def explain_file(log: Path) -> "Explanation":
@@ -102,7 +100,7 @@ def explain_file(log: Path) -> "Explanation":
             shutil.copyfileobj(sys.stdin.buffer, file)
             file.flush()
             return explain_file(Path(file.name))
-    try:
+    with usage_errors():
         size = log.stat().st_size
         is_quick = not err.is_terminal or size < 1 << 24
         with Progress(console=err, transient=True, disable=is_quick) as progress:
@@ -110,10 +108,6 @@ def explain_file(log: Path) -> "Explanation":
             return explain(
                 read_log(log, lambda done: progress.update(task, completed=done))
             )
-    except FileNotFoundError:
-        fail(f"{log}: no such file; give the path of a training log")
-    except (DamagedFileError, ImportError, OSError, ValueError) as error:
-        fail(str(error))
 
 
 def is_there(log: Path) -> bool:
@@ -130,7 +124,7 @@ def write_page(
     """Write the page of a diagnosis; exit if the path cannot be written, or holds something else."""
     from ampsim.runs.report.report import report
 
-    try:
+    with usage_errors():
         if is_there(log) and target.exists() and target.samefile(log):
             fail(
                 f"{target}: this is the log; expected another file for the page, e.g. -o page.html"
@@ -138,5 +132,3 @@ def write_page(
         check_own(target, MARK, force=force)
         with replacing(target) as file:
             file.write(report(explanation).encode())
-    except OSError as error:
-        fail(str(error))

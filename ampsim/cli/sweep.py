@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from ampsim.cli.options import Dialect
-from ampsim.cli.terminal import fail, print_table, settings
+from ampsim.cli.options import Dialect, Values
+from ampsim.cli.terminal import bold_table, fail, print_table, settings, usage_errors
 from ampsim.core import dialects
 from ampsim.core.replay.sweep import FileSweep, sweep_file
 
@@ -23,15 +23,7 @@ def sweep_folder(
         ),
     ],
     dialect: Dialect,
-    parameters: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            "-s",
-            help="Values to try, e.g. -s growth_interval=100,2000. Repeatable.",
-            metavar="NAME=VALUE,...",
-        ),
-    ] = None,
+    parameters: Values = None,
 ) -> None:
     """Replay recorded runs under each of some settings.
 
@@ -39,7 +31,7 @@ def sweep_folder(
 
     Example: ampsim sweep traces torch.amp.GradScaler -s growth_interval=100,2000
     """
-    try:
+    with usage_errors(dialects.UnknownDialectError):
         grid = _grid(parameters or ())
         rules = [dialects.get(dialect, **chosen) for chosen in grid]
         paths = sorted(folder.glob("*.npy"))
@@ -48,10 +40,6 @@ def sweep_folder(
                 f"{folder}: expected *.npy files of overflow thresholds; write them with numpy.save"
             )
         done = [sweep_file(rules, path) for path in paths]
-    except (dialects.UnknownDialectError, TypeError, ValueError) as error:
-        fail(str(error))
-    except OSError as error:
-        fail(f"{error}: expected readable files")
     print_table(_table(grid, done))
 
 
@@ -73,9 +61,7 @@ def _grid(texts: Iterable[str]) -> list[dict[str, Any]]:
 def _table(grid: Sequence[dict[str, Any]], done: Sequence[FileSweep]) -> Table:
     """Return a row per rule, over all steps of all traces."""
     total = sum(each.steps for each in done)
-    table = Table(
-        *grid[0], "skips", "skip rate", "mean log2 scale", box=None, header_style="bold"
-    )
+    table = bold_table(*grid[0], "skips", "skip rate", "mean log2 scale")
     table.title = f"{total:,} steps of {len(done)} traces"
     for number, chosen in enumerate(grid):
         rows = [(each.steps, each.rows[number]) for each in done]

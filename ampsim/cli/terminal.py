@@ -2,8 +2,9 @@
 
 import math
 import re
+import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
 import typer
@@ -38,6 +39,11 @@ out = _Console(soft_wrap=True, highlight=False, emoji=False, markup=False)
 err = _Console(stderr=True, soft_wrap=True, highlight=False, emoji=False, markup=False)
 
 
+def bold_table(*headings: str) -> Table:
+    """Return a table with bold headings and no lines."""
+    return Table(*headings, box=None, pad_edge=False, header_style="bold")
+
+
 def print_table(table: Table) -> None:
     """Print a table; 200 columns wide if the output is no terminal."""
     (out if out.is_terminal else _Console(width=200, markup=False)).print(table)
@@ -49,6 +55,25 @@ def fail(message: str, status: int = 2) -> NoReturn:
         message = f"{absent[1]}; {line_to_type(absent[2])}"
     err.print(f"ampsim: {message}")
     raise typer.Exit(status)
+
+
+def find_local_modules() -> None:
+    """Let imports find modules in the current folder, as `python -m` does."""
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+
+
+@contextmanager
+def usage_errors(*others: type[Exception]) -> Iterator[None]:
+    """Print what the user passed and the code within does not take, or `others`, and exit."""
+    try:
+        yield
+    except OSError as error:
+        named = error.filename and error.strerror
+        where = f"{error.filename}: {error.strerror}; check the path"
+        fail(where if named else str(error))
+    except (ImportError, RecursionError, TypeError, ValueError, *others) as error:
+        fail(str(error))
 
 
 def settings(option: str, texts: Iterable[str] | None, *words: str) -> dict[str, Any]:

@@ -7,12 +7,17 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from ampsim import __version__
 from ampsim.cli.options import Force
 from ampsim.cli.program import Program, ProgramError
-from ampsim.cli.terminal import fail, out, print_table
+from ampsim.cli.terminal import (
+    bold_table,
+    fail,
+    out,
+    print_table,
+    usage_errors,
+)
 from ampsim.core import conformance_vectors as vectors
 from ampsim.core import dialects
 from ampsim.core.conformance_vectors import Outcome, Vector
@@ -42,13 +47,11 @@ def export_vectors(
     """
     data = vectors.as_file(vectors.make(), __version__)
     page = file.with_suffix(".md")
-    try:
+    with usage_errors():
         check_own(file, '{"vectors":', force=force)
         check_own(page, TITLE, force=force)
         write_atomically(file, data)
         write_atomically(page, PAGE.read_bytes())
-    except OSError as error:
-        fail(str(error))
     out.print(
         f"{file}: version {vectors.VERSION}, {len(data):,} bytes, {vectors.LICENCE}; format: {page}"
     )
@@ -103,10 +106,8 @@ def verify_program(
 
     Example: ampsim traces verify -- node scaler.js
     """
-    try:
+    with usage_errors(dialects.UnknownDialectError):
         chosen = _chosen(vectors.make(), only or ())
-    except dialects.UnknownDialectError as error:
-        fail(str(error))
     verdicts: list[Verdict] = []
     failure = ""
     try:
@@ -179,7 +180,7 @@ def _show(verdict: Verdict) -> None:
     else:
         out.print(f"{_name(vector)}: the first difference is at update {step}")
         headings = ("update", "", "expected", "actual")
-        table = Table(*headings, box=None, pad_edge=False, header_style="bold")
+        table = bold_table(*headings)
         for n in range(
             max(0, step - BEFORE), min(len(vector.found_inf), step + AFTER + 1)
         ):
