@@ -72,7 +72,9 @@ def usage_errors(*others: type[Exception]) -> Iterator[None]:
         named = error.filename and error.strerror
         where = f"{error.filename}: {error.strerror}; check the path"
         fail(where if named else str(error))
-    except (ImportError, RecursionError, TypeError, ValueError, *others) as error:
+    except (ImportError, RecursionError, TypeError, ValueError) as error:
+        fail(str(error))
+    except others as error:
         fail(str(error))
 
 
