@@ -68,21 +68,18 @@ def clip_before_unscale(source: Source, trace: Trace, clip: Event) -> bool:
 def scaled_gradients_read(source: Source, trace: Trace, each: Event) -> bool:
     """Return whether gradients are measured or cut by hand before they are unscaled."""
     calls = [call for call in ast.walk(each.node) if isinstance(call, ast.Call)]
-    measured = [call for call in calls if _MEASURES.match(called(call))]
-    if not any(".grad" in source.words(call) for call in measured):
+    measures = [call for call in calls if _MEASURES.match(called(call))]
+    if not any(".grad" in source.words(call) for call in measures):
         return False
     later = trace.of("step", "unscale", after=each)
-    asked = any(guard.asks and not has(guard.words, "loss") for guard in each.guards)
-    if not later or later[0].apart(each) or asked:
+    if not later or trace.still_scaled(each) is None:
         return False
     # The gradients may be divided by the scale, or by what was measured.
     targets = map(name_of, getattr(each.node, "targets", ()))
     divisor = "|".join(["scale", *(f"^{name}$" for name in targets)])
-    changes = [change.words for change in trace.of("grad", after=each, before=later[0])]
-    allows_for_it = has(each.words, "scale") or has(
-        frozenset().union(*changes), divisor
-    )
-    return bool(trace.still_scaled(each)) and not allows_for_it
+    changes = trace.of("grad", after=each, before=later[0])
+    divided = any(has(change.words, divisor) for change in changes)
+    return not divided and not has(each.words, "scale")
 
 
 def optimizer_bypasses_scaler(source: Source, trace: Trace, bare: Event) -> bool:
@@ -95,13 +92,14 @@ def optimizer_bypasses_scaler(source: Source, trace: Trace, bare: Event) -> bool
         return bool(start) and not unscaled
     if any(each.of == bare.of for each in unscaled):
         return True
-    if start is None or not start.is_in(bare.loops):
+    if start is None:
         return False
     passes = trace.of("backward", before=bare, beside=bare)
-    scaled = all(each.on.startswith(SCALED) for each in passes)
-    known = all(guard.benign or guard.window for guard in bare.beyond(start))
-    instead = any(each.apart(bare) for each in trace.of("step", "update"))
-    return scaled and known and not instead
+    if not all(each.on.startswith(SCALED) for each in passes):
+        return False
+    if any(each.apart(bare) for each in trace.of("step", "update")):
+        return False  # there the scaler steps instead
+    return all(guard.benign or guard.window for guard in bare.beyond(start))
 
 
 def clip_per_micro_batch(source: Source, trace: Trace, clip: Event) -> bool:
