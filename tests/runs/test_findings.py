@@ -144,14 +144,6 @@ def test_first_lost_loss_has_its_place(tmp_path: Path) -> None:
     assert finding.level == "proved"
 
 
-@pytest.mark.parametrize("start", [[], [0.7]])
-def test_lone_finite_loss_moves_no_onset(tmp_path: Path, start: list[float]) -> None:
-    loss = [*start, *[NAN] * 97, 19768.0, *[NAN] * 93]
-    columns = {"loss_scale": [65536.0] * len(loss), "loss": loss}
-    [finding] = recorded(tmp_path, **columns).problems
-    assert (finding.step, finding.values["records"]) == (len(start), 190)
-
-
 def test_last_finite_loss_is_quoted() -> None:
     values = [3.0] * 20 + [97.0, 250.0, 130.0] + [NAN] * 5
     found = explain([f"step {n} loss {value}" for n, value in enumerate(values)])

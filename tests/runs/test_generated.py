@@ -33,11 +33,6 @@ def is_true(log: Log, finding: Finding) -> bool:
     steps = [log.run.steps[first : last + 1] for first, last in spans]
     if finding.id in ("loss-not-finite", "loss-never-finite"):
         return all(any(step.loss != step.loss for step in span) for span in steps)
-    if finding.id == "skipped-to-the-end":
-        skips = int(finding.values["skips"])
-        return all(
-            step.skipped for step in log.run.steps[log.last + 1 - skips : log.last + 1]
-        )
     if finding.id == "never-stepped":
         return all(step.skipped for step in log.run.steps[log.first + 1 : log.last + 1])
     return True

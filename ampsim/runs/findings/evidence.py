@@ -41,27 +41,27 @@ class SkipColumn(NamedTuple):
 
     Attributes:
         records: Series with the lines and the steps of the records.
-        skipped: Skipped steps of each record.
+        counts: Skipped steps of each record.
         spans: Steps of each record; 1 for a flag, which is about the step of its record.
     """
 
     records: Series
-    skipped: Floats
+    counts: Floats
     spans: Floats
 
     @property
     def total(self) -> int:
         """Skipped steps of all records."""
-        return int(self.skipped.sum())
+        return int(self.counts.sum())
 
     def skips(self) -> list[Skip]:
         """Return the skips of each record."""
-        rows = np.flatnonzero(self.skipped >= 1)
+        rows = np.flatnonzero(self.counts >= 1)
         last = self.records.steps[rows]
         columns = (
             last - self.spans[rows] + 1,
             last,
-            self.skipped[rows].astype(int),
+            self.counts[rows].astype(int),
             self.records.lines[rows],
         )
         return [
@@ -77,12 +77,7 @@ class SkipColumn(NamedTuple):
         spans = self.spans[half + 1 :]
         if len(spans) < 1 or not (spans > 0).all():
             return None
-        return float(self.skipped[half + 1 :].sum()), float(spans.sum())
-
-    def tail(self) -> tuple[int, int]:
-        """Return the row from which on each step was skipped, and how many steps these are."""
-        row = len(self.spans) - equal_at_end(self.skipped == self.spans, 1)
-        return row, int(self.spans[row:].sum())
+        return float(self.counts[half + 1 :].sum()), float(spans.sum())
 
 
 class Evidence:
@@ -230,15 +225,6 @@ class Evidence:
         """Skipped steps and steps of the second half; (0, 0) if the log does not show them."""
         shares = (column.share() for column in [*self.counters, *self.flags])
         return next(filter(None, shares), (0.0, 0.0))
-
-    @cached_property
-    def skip_tail(self) -> tuple[Series, int, int]:
-        """Records, the row from which on each step was skipped, and how many steps these are."""
-        for column in [*self.flags, *self.counters]:
-            row, count = column.tail()
-            if count:
-                return column.records, row, count
-        return NOTHING, 0, 0
 
 
 def _training_losses(losses: list[Series]) -> list[Series]:

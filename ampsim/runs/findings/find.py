@@ -15,7 +15,6 @@ FINDINGS: list[Callable[[Evidence], Iterator[Finding]]] = [
     program.known_error,
     scale.static_scale_overflows,
     scale.overflow_at_low_scale,
-    scale.skipped_to_the_end,
     scale.scale_endless_growth,
     gradients.norm_not_finite,
     gradients.norm_zero,

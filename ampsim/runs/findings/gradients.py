@@ -8,7 +8,6 @@ import numpy as np
 from ampsim.runs.findings.evidence import (
     Evidence,
     falls,
-    is_halved,
     lost_at_end,
     spread,
 )
@@ -19,8 +18,8 @@ from ampsim.runs.read.history import Series
 def norm_not_finite(run: Evidence) -> Iterator[Finding]:
     """The gradient norm is NaN or infinite up to the end of the log."""
     norm, count = run.norm, lost_at_end(run.norm)
-    if not count or (run.scale and not is_halved(run.scale.values)):
-        return  # a scale that is no power of two is a mean, and one step makes a mean infinite
+    if not count:
+        return
     row = len(norm) - count
     # A scaler that searches its first scale has infinite norms, too.
     infinite = np.isinf(norm.values[row:])

@@ -28,23 +28,21 @@ TOO_LARGE = 2.0**64
 def loss_not_finite(run: Evidence) -> Iterator[Finding]:
     """The loss is NaN or infinite up to the end of the log."""
     for loss in run.losses:
-        row, total = _onset(loss), len(loss)
-        if total - row <= (total > 5):
+        total, count = len(loss), lost_at_end(loss)
+        row = total - count
+        if count <= (total > 5):
             continue
-        gone = loss.part(row + np.flatnonzero(lost(loss.values[row:])))
         kind = number_text(loss.values[-1])
         if not row and total > 1:  # one record tells nothing of earlier steps
             if not _is_running_mean(run, loss):
-                yield at(gone, 0, "loss-never-finite", kind=kind, total=total)
+                yield at(loss, 0, "loss-never-finite", kind=kind)
             continue
         before, restart = _before(loss, row) if row else ("", "it")
         yield at(
-            gone,
-            0,
+            loss,
+            row,
             "loss-not-finite",
-            level="proved" if len(gone) == total - row else "likely",
             kind=kind,
-            total=total,
             before=before,
             restart=restart,
             order=_what_came_first(run, loss, row),
@@ -63,17 +61,6 @@ def _before(loss: Series, row: int) -> tuple[str, str]:
         place = loss.place(start)
         words += f", risen from {number_text(values[start])} at {place}"
     return words, place
-
-
-def _onset(loss: Series) -> int:
-    """Return the row from which a loss is lost to the end, but for few numbers among many lost
-    ones.
-    """
-    starts = np.flatnonzero(np.append(True, ~lost(loss.values)))
-    gaps = np.diff(starts, append=len(loss) + 1) - 1
-    # Many are ten times as many as the finite numbers that come later.
-    later = np.arange(len(starts))[::-1]
-    return int(starts[np.argmax(gaps > 10 * later)]) if gaps[-1] else len(loss)
 
 
 def _is_running_mean(run: Evidence, loss: Series) -> bool:

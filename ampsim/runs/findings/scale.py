@@ -30,26 +30,19 @@ ENDLESS = 2.0**40
 
 def never_stepped(run: Evidence) -> Iterator[Finding]:
     """No optimizer step was taken: each step of the log was skipped."""
+    norm = run.norm
     if any(len(loss.finite) and lost_at_end(loss) for loss in run.losses):
         return  # a loss that was finite before shows that steps were taken
-    norm, (series, row, skips) = run.norm, run.skip_tail
     is_rate_zero = bool(run.rates) and not run.rates[0].values.any()
     if norm and not len(norm.finite) and is_rate_zero:
-        why = (
-            "the gradient norm is not finite on each record, and the learning rate is 0"
-        )
+        why = "no gradient norm is finite, and the learning rate is 0"
         yield at(norm, 0, "never-stepped", why=why)
     # A search for a first scale skips steps, too.
-    if row == 0 and skips >= (6 if run.has_static_scale else 41):
-        why = f"each of {skips} steps was skipped"
-        yield at(series, 0, "never-stepped", level="proved", why=why)
-
-
-def skipped_to_the_end(run: Evidence) -> Iterator[Finding]:
-    """After steps were taken, each step up to the end of the log was skipped."""
-    series, row, skips = run.skip_tail
-    if row and skips >= 9:
-        yield at(series, row, "skipped-to-the-end", skips=skips)
+    enough = 6 if run.has_static_scale else 41
+    for skipped in [*run.flags, *run.counters]:
+        if skipped.total >= enough and (skipped.counts == skipped.spans).all():
+            why = f"each of {skipped.total} steps was skipped"
+            yield at(skipped.records, 0, "never-stepped", level="proved", why=why)
 
 
 def scale_collapse(run: Evidence) -> Iterator[Finding]:

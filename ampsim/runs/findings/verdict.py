@@ -95,11 +95,11 @@ def _steps_were_taken(run: Evidence) -> bool:
     A scaler skips each step whose norm is not finite, and its scale grows after finite steps only.
     """
     has_norms = len(run.norm) >= 6
-    is_long = not run.loss or len(run.loss) >= 20  # a shorter one may stay
+    is_long = not run.loss or len(run.loss) >= 8  # a shorter one may stay
     scales = run.scale.values
     # A number that is cut, such as 6.9 of 6.9e-18, is no rise.
     risen = scales[1:][np.diff(scales) > 0]
-    if is_halved(risen) or (is_long and has_norms) or _reports_ended(run):
+    if is_halved(risen) or (is_long and has_norms):
         return True
     if (has_norms or len(scales)) and any(falls(loss.finite) for loss in run.losses):
         return True
@@ -108,29 +108,16 @@ def _steps_were_taken(run: Evidence) -> bool:
 
 def _falls_clearly(loss: Series) -> bool:
     """Return whether a loss alone shows training: it is finite, and it falls far or surely."""
-    values, fall = loss.values, falls(loss.values)
-    # Each number of the second half is below each of the first quarter.
-    early, late = values[: len(values) // 4], values[len(values) // 2 :]
-    if len(values) >= 8 and late.max() < early.min():
-        return fall >= 0.02
-    surely = len(values) >= 12 or bool((np.diff(values) < 0).all())
-    return fall >= (0.05 if surely else 0.25)
-
-
-def _reports_ended(run: Evidence) -> bool:
-    """Return whether a program that reports skipped steps reports none in the last 100 steps."""
-    reports = run.kind("skip")
-    later = [
-        loss.between(reports[-1].line, run.end + 1) for loss in run.losses if reports
-    ]
-    return any(len(each) >= FEW and np.ptp(each.steps) >= 100 for each in later)
+    values = loss.values
+    surely = len(values) >= 8 or bool((np.diff(values) < 0).all())
+    return falls(values) >= (0.02 if surely else 0.25)
 
 
 def _goes_on(run: Evidence) -> bool:
     """Return whether records follow the last skip, or few steps at the end were skipped."""
     records = [*run.losses, run.norm]
     records += [each.records for each in run.counters if run.counts_exactly]
-    records += [each.records.part(each.skipped == 0) for each in run.flags]
+    records += [each.records.part(each.counts == 0) for each in run.flags]
     if any((each.lines > run.skips[-1].line).any() for each in records):
         return True
     longest = max(records, key=len)
