@@ -4,7 +4,8 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sized
+from contextlib import suppress
 from dataclasses import dataclass
 from html import escape
 from os import PathLike
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ampsim.core.lines import Lines
 from ampsim.core.output import printable
 from ampsim.runs.findings.evidence import Evidence, Skip
 from ampsim.runs.findings.find import find
@@ -20,8 +22,11 @@ from ampsim.runs.findings.split_runs import split_runs
 from ampsim.runs.findings.verdict import doubts
 from ampsim.runs.read.history import History, Series
 from ampsim.runs.read.read import read_log
+from ampsim.runs.read.text import numbered
 from ampsim.runs.report.exponent_heatmap import exponent_heatmap
 
+MOST_SHOWN, LONGEST_SHOWN = 10, 160
+"""Lines of a finding, and characters of a line, that a report with reasons shows."""
 VERSION = 2
 """Version of the JSON of `Explanation.to_json`."""
 STATUS = {"no problem found": 0, "problem": 1, "too little to tell": 3}
@@ -135,54 +140,85 @@ def explain(source: str | PathLike[str] | Iterable[str] | History) -> Explanatio
         no problem found
     """
     history = source if isinstance(source, History) else read_log(source)
-    runs = split_runs(history)
     with np.errstate(all="ignore"):  # of numbers that no run has
-        earlier = _of_earlier_runs(runs)
-        found = _diagnosis(history, runs[-1], earlier)
-        longest = max(runs, key=_size)
-        if found.verdict == "too little to tell" and _goes_on(longest, runs[-1]):
-            place = f"In run {runs.index(longest) + 1} of {len(runs)} in this log: "
-            longer = _diagnosis(history, longest, earlier)
-            found = dataclasses.replace(longer, headline=f"{place}{longer.headline}")
-    return found
-
-
-def _diagnosis(history: History, part: History, earlier: list[Finding]) -> Explanation:
-    """Return the diagnosis of one run of a log, with what earlier runs ended with."""
-    run = Evidence(part)
-    findings = find(run) + earlier
-    findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
-    state = _state(run)
-    if findings and findings[0].severity == "problem":
-        answer, headline = "problem", findings[0].message
+        runs = [Evidence(part) for part in split_runs(history)]
+        found = [find(run) for run in runs]
+        at = _shown(runs, found)
+        findings = found[at] + _of_earlier_runs(found)
+        findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
+        verdict, headline = _verdict(runs[at], findings)
+    if verdict == "problem":
         findings[0] = _with_hints(findings[0], history)
-    elif doubt := next(doubts(run, findings), ""):
-        answer = "too little to tell"
-        headline = f"{state} This log is not enough for a verdict: {doubt}.".strip()
-    else:
-        answer = "no problem found"
-        headline = state or "Steps were taken up to the end of the log."
+    if at < len(runs) - 1:
+        headline = f"{_of_run(at, runs)}{headline}"
+    run = runs[at]
     looked_at, missing = _looked_at(run), _missing(run)
     return Explanation(
-        answer, headline, findings, looked_at, missing, history, run.skips
+        verdict, headline, findings, looked_at, missing, history, run.skips
     )
+
+
+def _shown(runs: list[Evidence], found: list[list[Finding]]) -> int:
+    """Return which run of a log is shown: the last, or the longest if the last goes on from it.
+
+    A program that is restarted prints a few records that show neither a problem nor training.
+    """
+    last = len(runs) - 1
+    longest = max(range(len(runs)), key=lambda at: runs[at].record_count)
+    is_short = 4 * runs[last].record_count <= runs[longest].record_count
+    first = runs[longest].loss.finite[:1]
+    is_lower = len(first) > 0 and bool((runs[last].loss.values <= 1.2 * first).all())
+    is_silent = not found[last] and not runs[last].events
+    return longest if is_short and is_lower and is_silent else last
+
+
+def _of_earlier_runs(found: list[list[Finding]]) -> list[Finding]:
+    """Return the problem that each earlier run of a log ended with, if no run can go on with it."""
+    earlier = []
+    for at, findings in enumerate(found[:-1]):
+        first = next(iter(findings), None)
+        if first and first.severity == "problem" and _is_lasting(first):
+            message = f"{_of_run(at, found)}{first.message}"
+            earlier.append(dataclasses.replace(first, message=message))
+    return earlier
+
+
+def _of_run(at: int, runs: Sized) -> str:
+    return f"In run {at + 1} of {len(runs)} in this log: "
+
+
+def _is_lasting(finding: Finding) -> bool:
+    row = table().get(finding.id, {})
+    return "nonfinite" in row and finding.id != "skips-too-often"
+
+
+def _verdict(run: Evidence, findings: list[Finding]) -> tuple[str, str]:
+    """Return the verdict on a run, and the first sentence of its report: a fact of the run."""
+    if findings and findings[0].severity == "problem":
+        return "problem", findings[0].message
+    state = _state(run)
+    if doubt := next(doubts(run, findings), ""):
+        why = f"This log is not enough for a verdict: {doubt}."
+        return "too little to tell", f"{state} {why}".strip()
+    return "no problem found", state or "Steps were taken up to the end of the log."
 
 
 def _state(run: Evidence) -> str:
     """Return what happened to the loss, to the scale, and how many steps were skipped; "" for none."""
-    loss, scale, parts = (
-        next(iter([*run.losses, *run.evaluations]), None),
-        run.scale,
-        [],
-    )
-    if loss and len(loss.finite) > 1:
-        change = f"{number_text(loss.finite[0])} to {number_text(loss.finite[-1])}"
-        parts.append(f"the {loss.name} went from {change} over {len(loss)} records")
-    if scale:
-        start, end = number_text(scale.values[0]), number_text(scale.values[-1])
-        moved = f"the loss scale went from {start} to {end}"
-        still = f"the loss scale was {start} throughout"
-        parts.append(moved if np.ptp(scale.finite) else still)
+    parts = []
+    for loss in [*run.losses, *run.evaluations][:1]:
+        change = " to ".join(
+            map(number_text, loss.finite[[0, -1]] if len(loss.finite) else ())
+        )
+        if change:
+            parts.append(f"the {loss.name} went from {change} over {len(loss)} records")
+    if run.scale:
+        start, end = map(number_text, run.scale.values[[0, -1]])
+        is_static = not np.ptp(run.scale.finite)
+        change = (
+            f"was {start} throughout" if is_static else f"went from {start} to {end}"
+        )
+        parts.append(f"the loss scale {change}")
     if run.skips_at_least:
         parts.append(f"skipped steps: at least {run.skips_at_least}")
     elif run.counters or run.flags:
@@ -191,45 +227,9 @@ def _state(run: Evidence) -> str:
     return text and f"{text[0].upper()}{text[1:]}."
 
 
-def _size(part: History) -> int:
-    """Return how many records a part of a log has."""
-    return max(
-        map(len, [*part.role("loss"), *part.role("scale"), *part.role("norm")]),
-        default=0,
-    )
-
-
-def _goes_on(longest: History, last: History) -> bool:
-    """Return whether the last run of a log is short, and its loss is no higher than that of the
-    longest run.
-    """
-    begin, end = Evidence(longest).loss, Evidence(last).loss
-    if 4 * _size(last) > _size(longest) or not len(begin.finite):
-        return False
-    return not last.events and bool((end.values <= 1.2 * begin.finite[0]).all())
-
-
-def _of_earlier_runs(runs: list[History]) -> list[Finding]:
-    """Return the problem that each earlier run of a log ended with."""
-    findings = []
-    for number, part in enumerate(runs[:-1], 1):
-        problems = [each for each in find(Evidence(part)) if each.severity == "problem"]
-        for finding in filter(_is_lasting, problems[:1]):
-            message = f"In run {number} of {len(runs)} in this log: {finding.message}"
-            findings.append(dataclasses.replace(finding, message=message))
-    return findings
-
-
-def _is_lasting(finding: Finding) -> bool:
-    """Return whether a run cannot go on with a problem."""
-    return (
-        "nonfinite" in table().get(finding.id, ()) and finding.id != "skips-too-often"
-    )
-
-
 def _with_hints(finding: Finding, history: History) -> Finding:
     """Put advice whose cause stands in the log before the advice of the finding."""
-    if "nonfinite" not in table().get(finding.id, ()):
+    if "nonfinite" not in table().get(finding.id, {}):
         return finding
     text = "\n".join([*history.texts, json.dumps(history.settings, default=str)])
     hints = [
@@ -243,20 +243,19 @@ def _with_hints(finding: Finding, history: History) -> Finding:
 def _looked_at(run: Evidence) -> list[str]:
     """Return each series that was looked at, in words."""
     counts = [column.records for column in [*run.counters[:2], *run.flags[:1]]]
-    series = [*run.losses[:3], *run.scales[:4], run.norm, *counts, *run.evaluations[:2]]
-    return [_summary(each) for each in series if each]
-
-
-def _summary(series: Series) -> str:
-    finite, lost = series.finite, len(series) - len(series.finite)
-    counts = f"records: {len(series)}" + (f", not finite: {lost}" if lost else "")
-    if not len(finite):
-        return f"{series.name} ({counts})"
-    first, last, lowest, highest = map(
-        number_text, (finite[0], finite[-1], finite.min(), finite.max())
-    )
-    values = f"first {first}, last {last}, lowest {lowest}, highest {highest}"
-    return f"{series.name} ({counts}): {values}"
+    shown = [*run.losses[:3], *run.scales[:4], run.norm, *counts, *run.evaluations[:2]]
+    texts = []
+    for series in filter(None, shown):
+        lost = len(series) - len(series.finite)
+        text = f"{series.name} (records: {len(series)}"
+        text += f", not finite: {lost})" if lost else ")"
+        if len(series.finite):
+            names = ("first", "last", "lowest", "highest")
+            values = [*series.finite[[0, -1]], series.finite.min(), series.finite.max()]
+            pairs = zip(names, map(number_text, values), strict=True)
+            text += ": " + ", ".join(map(" ".join, pairs))
+        texts.append(text)
+    return texts
 
 
 def _missing(run: Evidence) -> list[str]:
@@ -270,50 +269,56 @@ def _missing(run: Evidence) -> list[str]:
     return [text for text, shown in wanted.items() if not shown]
 
 
-def _report_lines(explanation: Explanation, *, why: bool) -> list[str]:
-    lines = [f"{explanation.verdict.capitalize()}: {explanation.headline}", ""]
+# ---- text
+
+
+def _report_lines(explanation: Explanation, *, why: bool) -> Iterator[str]:
+    yield f"{explanation.verdict.capitalize()}: {explanation.headline}"
+    yield ""
     given: set[str] = set()
-    for number, finding in enumerate(explanation.problems):
-        lines += [finding.message] if number else []
-        lines += _advice(finding, given, first=number == 0)
-        lines += _support(finding) if why else []
-        lines.append("")
-    others = [
-        finding for finding in explanation.findings if finding.severity != "problem"
-    ]
-    for finding in others:
-        lines.append(f"{finding.severity.capitalize()}: {finding.message}")
-        if finding.severity == "warning" and finding.actions:
-            lines.append(f"  Try: {finding.actions[0]}")
-        lines += _support(finding) if why else []
-    lines += [""] if others else []
-    lines += [
-        "Looked at:",
-        *(
-            f"  {each}"
-            for each in explanation.looked_at or ["nothing with a known name"]
-        ),
-    ]
+    texts = _texts_of(explanation) if why else {}
+    for number, finding in enumerate(explanation.findings):
+        is_problem = finding.severity == "problem"
+        if not is_problem:
+            yield f"{finding.severity.capitalize()}: {finding.message}"
+        elif number:
+            yield finding.message
+        if is_problem and finding.cause:
+            yield f"  Likely cause: {finding.cause}"
+        most = {"problem": 9, "warning": 1}.get(finding.severity, 0)
+        actions = [each for each in finding.actions[:most] if each not in given]
+        given.update(actions)  # an action is given once
+        if actions:
+            yield "  Also try:" if number else "  What to try first:"
+        yield from (f"    {at}. {each}" for at, each in enumerate(actions, 1))
+        if why:
+            yield f"  [{finding.id}, {finding.level}]"
+            yield from (
+                f"    {each}: {texts.get(each, '')}"
+                for each in finding.lines[:MOST_SHOWN]
+            )
+        if is_problem:
+            yield ""
+    yield "Looked at:"
+    yield from (
+        f"  {each}" for each in explanation.looked_at or ["nothing with a known name"]
+    )
     if explanation.missing:
-        lines.append(f"The log does not show {'; '.join(explanation.missing)}.")
-    return lines + [f"Note: {note}" for note in explanation.history.notes]
+        yield f"The log does not show {'; '.join(explanation.missing)}."
+    yield from (f"Note: {note}" for note in explanation.history.notes)
 
 
-def _advice(finding: Finding, given: set[str], *, first: bool) -> list[str]:
-    """Return the cause and the actions of a problem; an action is given once."""
-    lines = [f"  Likely cause: {finding.cause}"] if finding.cause else []
-    actions = [action for action in finding.actions if action not in given]
-    given.update(actions)
-    if actions:
-        lines.append("  What to try first:" if first else "  Also try:")
-        lines += [f"    {number}. {action}" for number, action in enumerate(actions, 1)]
-    return lines
+def _texts_of(explanation: Explanation) -> dict[int, str]:
+    """Return the lines that support the findings, by number; none if the log is no text."""
+    findings = explanation.findings
+    wanted = {line for finding in findings for line in finding.lines[:MOST_SHOWN]}
+    with suppress(OSError, ValueError):
+        lines = numbered(Lines(explanation.history.source))
+        return {at: text.strip()[:LONGEST_SHOWN] for at, text in lines if at in wanted}
+    return {}
 
 
-def _support(finding: Finding) -> list[str]:
-    """Return the id, the level, and the first lines of a finding."""
-    lines = ", ".join(map(str, finding.lines[:10]))
-    return [f"  [{finding.id}, {finding.level}; lines {lines or 'unknown'}]"]
+# ---- JSON
 
 
 def _series_data(series: Series, most: int | None) -> dict[str, Any]:

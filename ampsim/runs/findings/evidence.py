@@ -95,6 +95,7 @@ class Evidence:
         counters: Counters of skipped steps, since the start or since the line before.
         flags: Whether the step of each record was skipped.
         end: Last line with a number.
+        record_count: Numbers of the longest series.
     """
 
     def __init__(self, history: History) -> None:
@@ -113,6 +114,8 @@ class Evidence:
         numbers = [*self.losses, *self.scales, *counts, self.norm]
         self.end = max(int(each.lines[-1]) if each else 0 for each in numbers)
         self.scale = max(self.scales, key=self._telling, default=NOTHING)
+        main = [*self.losses, *self.scales, *self.evaluations, self.norm]
+        self.record_count = max(map(len, main))
 
     def _gradient_norm(self) -> Series:
         longest = max(map(len, self.losses), default=0)

@@ -33,8 +33,7 @@ def doubts(run: Evidence, findings: list[Finding]) -> Iterator[str]:
     """
     skipped, steps = run.skip_share
     few_skips = run.counts_exactly and steps >= 20 and skipped <= 0.05 * steps
-    series = [*run.losses, *run.scales, *run.evaluations, run.norm]
-    if max(map(len, series)) < FEW and not few_skips:
+    if run.record_count < FEW and not few_skips:
         yield f"it has fewer than {FEW} records"
     if run.skips and not few_skips and not _goes_on(run):
         yield "it ends with skipped steps"
