@@ -168,8 +168,7 @@ def _shown(runs: list[Evidence], found: list[list[Finding]]) -> int:
     is_short = 4 * runs[last].record_count <= runs[longest].record_count
     first = runs[longest].loss.finite[:1]
     is_lower = len(first) > 0 and bool((runs[last].loss.values <= 1.2 * first).all())
-    is_silent = not found[last] and not runs[last].events
-    return longest if is_short and is_lower and is_silent else last
+    return longest if is_short and is_lower and not found[last] else last
 
 
 def _of_earlier_runs(found: list[list[Finding]]) -> list[Finding]:

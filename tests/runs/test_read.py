@@ -351,3 +351,14 @@ def test_arbitrary_text_is_explained_or_raises(
 def test_hostile_lines_take_linear_time(line: str) -> None:
     with pytest.raises(NothingReadError):
         read_log([line] * 3)  # a pattern that goes back over it would not end today
+
+
+def test_sentences_alone_are_no_series() -> None:
+    prose = [
+        "The loss is inf from step 357 to the end, and that is a pity.",
+        "So the loss scale is 1024 if the loss was 2.5 at the start.",
+    ]
+    with pytest.raises(NothingReadError):
+        read_log(prose)
+    lines = [f"The loss is {4 - n / 9} at the end of epoch {n}" for n in range(9)]
+    assert len(read_log(lines).role("loss")[0]) >= 8

@@ -100,9 +100,12 @@ class Evidence:
 
     def __init__(self, history: History) -> None:
         self.history, self.events = history, history.events
-        self.losses = _training_losses(history.role("loss"))
-        self.loss = next(iter(self.losses), NOTHING)
         self.evaluations = history.role("evaluation")
+        evaluated = max(map(len, self.evaluations), default=0)
+        # A number that is printed once beside many evaluations is of something else.
+        losses = [each for each in history.role("loss") if 50 * len(each) > evaluated]
+        self.losses = _training_losses(losses)
+        self.loss = next(iter(self.losses), NOTHING)
         self.norm = self._gradient_norm()
         self.rates = history.role("rate")
         scales = [*history.role("scale"), self._scales_in_events()]
@@ -137,10 +140,9 @@ class Evidence:
                     scales.add(event.line, event.step, value)
         return scales
 
-    def _telling(self, scale: Series) -> tuple[bool, bool, int]:
-        """Return what a scale is chosen by: it reaches the end, it changes, it is long."""
-        reaches = bool(scale.lines[-1] >= 0.7 * self.end)
-        return reaches, bool(np.ptp(scale.finite)), len(scale)
+    def _telling(self, scale: Series) -> tuple[bool, int]:
+        """Return what a scale is chosen by: it reaches the end, it is long."""
+        return bool(scale.lines[-1] >= 0.7 * self.end), len(scale)
 
     def _is_flag(self, counts: Series) -> bool:
         """Return whether numbers say of each record whether its step was skipped."""
@@ -216,12 +218,10 @@ class Evidence:
             skips.append(Skip(first, last, 1, event.line))
         return skips
 
-    @cached_property
+    @property
     def counts_exactly(self) -> bool:
-        """Whether the log counts each skipped step; one of 0 beside reported skips does not."""
-        if not self.counters:
-            return bool(self.flags) and self.history.recorded
-        return any(column.total for column in self.counters) or not self.kind("skip")
+        """Whether the log counts each skipped step."""
+        return bool(self.counters) or (bool(self.flags) and self.history.recorded)
 
     @cached_property
     def skip_share(self) -> tuple[float, float]:

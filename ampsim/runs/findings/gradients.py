@@ -23,11 +23,9 @@ def norm_not_finite(run: Evidence) -> Iterator[Finding]:
     row = len(norm) - count
     # A scaler that searches its first scale has infinite norms, too.
     infinite = np.isinf(norm.values[row:])
-    enough = 16 if infinite.mean() > 0.5 else 4 if row == 0 else 3
-    late = [scale.between(norm.lines[row], run.end + 1).values for scale in run.scales]
-    rises = any((np.diff(scale) > 0).any() for scale in late)
+    enough = 16 if infinite.mean() > 0.5 else 3
     evaluation_lost = any(map(lost_at_end, run.evaluations))
-    if (count < enough and not evaluation_lost) or rises:
+    if count < enough and not evaluation_lost:
         return
     # One infinite step makes a mean infinite, and a loss that falls shows that steps are taken.
     is_mean = bool(infinite.all()) and not evaluation_lost

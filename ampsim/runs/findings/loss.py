@@ -95,13 +95,8 @@ def loss_sometimes_not_finite(run: Evidence) -> Iterator[Finding]:
         rows, total = np.flatnonzero(lost(loss.values)), len(loss)
         if not 0 < len(rows) < total or lost_at_end(loss) > 1:
             continue
-        # One infinite step makes the mean of an epoch infinite. A NaN that returns is no accident,
-        # and after one that stays for many records, parameters are NaN: what is finite later is a
-        # new start.
-        nans = np.flatnonzero(np.isnan(loss.values))
-        stays = max(map(len, np.split(nans, np.flatnonzero(np.diff(nans) > 1) + 1)))
-        returns = len(nans) >= max(3, 0.1 * total) and nans[-1] >= 0.9 * total - 1
-        recurs = returns or stays >= 5 or len(nans) >= max(2, 0.5 * total)
+        # One infinite step makes the mean of an epoch infinite. A NaN that returns is no accident.
+        recurs = np.isnan(loss.values).sum() >= max(2, 0.01 * total)
         options = {"severity": "problem", "level": "likely"} if recurs else {}
         found = loss.part(rows)
         yield at(found, 0, "loss-sometimes-not-finite", total=total, **options)
@@ -115,11 +110,14 @@ def loss_zero_hides_nan(run: Evidence) -> Iterator[Finding]:
         before = loss.values[: len(loss) - count]
         recent = np.abs(before[-5:])
         # A loss falls to 0 through smaller numbers; the 0 of a lost loss comes at once.
-        leaps = bool(run.rates) and len(recent) > 0 and bool((recent > 0.5).all())
-        leaps = leaps and (count > 1 or recent[-1] > 1000)
+        leaps = (
+            bool(run.rates)
+            and count > 1
+            and len(recent) > 0
+            and bool(recent.min() > 0.5)
+        )
         lost_too = lost(before).any() or any(map(lost_at_end, run.evaluations))
-        enough = count > 1 or len(loss) <= 5 or leaps or norm_lost
-        if count and enough and (norm_lost or lost_too or leaps):
+        if count and (norm_lost or lost_too or leaps):
             yield at(loss, len(before), "loss-zero-hides-nan")
 
 
@@ -150,8 +148,7 @@ def loss_diverged(run: Evidence) -> Iterator[Finding]:
     starts = range(0, len(values) - part + 1, part)
     levels = [float(np.median(values[start : start + part])) for start in starts]
     tail, best, begin = float(np.median(values[-part:])), min(levels), levels[0]
-    rose = min(*levels[-2:], tail / 1.25) > 2 * best
-    if rose and (len(values) >= 12 or tail > 2.2 * begin):
+    if min(levels[-2:]) > 2 * best:
         row = int(np.flatnonzero(loss.values <= best * 1.05)[-1])
         identifier = "loss-diverged" if tail > 1.2 * begin else "loss-rose"
         yield at(loss, row, identifier, lowest=best, last=tail)
@@ -173,13 +170,11 @@ def loss_flat(run: Evidence) -> Iterator[Finding]:
 
 def evaluation_not_finite(run: Evidence) -> Iterator[Finding]:
     """The evaluation loss is NaN or infinite at the end of the log."""
-    loss = run.loss
-    also = lost_at_end(loss) or lost_at_end(run.norm) or not loss.values[-1:].any()
     for series in filter(lost_at_end, run.evaluations):
         count = lost_at_end(series)
         row = len(series) - count
         # Parameters that are NaN spoil each later evaluation. One that was never finite may be of
         # another kind, such as a mean of no batches.
-        lasts = row > 0 and (count >= 3 or not loss)
-        severity = "problem" if (loss and also) or lasts else "warning"
+        lasts = row > 0 and (count >= 3 or not run.loss)
+        severity = "problem" if lasts else "warning"
         yield at(series, row, "evaluation-not-finite", severity=severity)

@@ -12,7 +12,6 @@ from ampsim.runs.findings.evidence import (
     falls,
     halvings,
     last_descent,
-    lost,
     lost_at_end,
 )
 from ampsim.runs.findings.finding import Finding, at, make, of_events
@@ -52,13 +51,11 @@ def scale_collapse(run: Evidence) -> Iterator[Finding]:
         tail, highest = scale.values[start:], float(scale.finite.max())
         top, end = float(tail[0]), float(tail[-1])
         # A first search ends; what falls later is no search.
-        settled = start > max(8, 0.1 * len(scale))
-        # It falls far, or on the last records, one halving after the other.
-        falls_on = halvings(top, end) >= 12 or bool((np.diff(tail[-3:]) < 0).all())
+        settled = start > 8
         collapsed = (
             0 < end < SUM_SCALE,
             end == 0 and not _is_rounded(run, scale),
-            settled and falls_on and (np.diff(tail) < 0).sum() >= 8,
+            settled and halvings(top, end) >= 12,
         )
         if any(collapsed):
             row = int(np.flatnonzero(scale.values >= max(top, highest / 4))[-1])
@@ -102,11 +99,10 @@ def static_scale_overflows(run: Evidence) -> Iterator[Finding]:
     """Steps overflow up to the end of the log at a scale that does not fall."""
     middle = 0.5 * run.end
     reports = sum(event.line > middle for event in run.kind("skip"))
-    norm_lost = lost(run.norm.values[-6:]).sum() >= 5
     for scale in run.scales:
         value, late = float(scale.values[0]), (scale.lines > middle).sum()
         is_static = len(scale) >= 5 and value > 1 and not np.ptp(scale.values)
-        overflows = norm_lost or reports >= max(6, 0.3 * late)
+        overflows = reports >= max(6, 0.3 * late)
         if is_static and scale.name != MESSAGES and overflows:
             yield at(scale, 0, "static-scale-overflows", scale=value)
 

@@ -79,8 +79,6 @@ def _doubts_of_scale(run: Evidence) -> Iterator[str]:
         if run.kind("off") and not run.losses:
             yield "the program reports that fp16 is off, so there is no loss scale to check"
         return
-    if scale.values[-1] == 0:
-        yield "the loss scale is printed as 0"
     ends_skipped = bool(run.skips) and run.finite_losses_after(run.skips[-1].line) < FEW
     if scale.values[-1] <= 1 and ends_skipped:
         yield "steps overflow at a loss scale of 1"
@@ -113,16 +111,9 @@ def _falls_clearly(loss: Series) -> bool:
 
 
 def _goes_on(run: Evidence) -> bool:
-    """Return whether records follow the last skip, or few steps at the end were skipped."""
+    """Return whether records follow the last skip."""
     records = [*run.losses, run.norm]
-    records += [each.records for each in run.counters if run.counts_exactly]
-    records += [each.records.part(each.counts == 0) for each in run.flags]
-    if any((each.lines > run.skips[-1].line).any() for each in records):
-        return True
-    longest = max(records, key=len)
-    if len(longest) < 8:
-        return False
-    return sum(skip.count for skip in run.skips if skip.line > longest.lines[-3]) <= 2
+    return any((each.lines > run.skips[-1].line).any() for each in records)
 
 
 def _falls_often(scale: Series) -> bool:

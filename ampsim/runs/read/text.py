@@ -58,6 +58,11 @@ _SETTINGS = re.compile(
 _HELD_OUT_AFTER = re.compile(
     r"\s*\((?:val|valid|validation|eval|evaluation|dev|test)\b", re.IGNORECASE
 )
+_PROSE = re.compile(
+    r"\b(?:the|an?|that|this|which|its?|is|are|was|were|be|not|if|so|than|to|from)\b",
+    re.IGNORECASE,
+)
+"""Words of sentences."""
 _INDEX_END = re.compile(r"\s*\]\s*[:=]")
 _LOSS = re.compile(
     r"^(?!.*\b(?:if|when|where|previous|best|raise|stop|bug)\b).*\bloss\b",
@@ -92,6 +97,7 @@ class Plan:
     sentence: Sentence | None
     error: str
     is_row: bool  # of a table whose header names the columns
+    is_prose: bool  # which is of a run only if it comes again
 
 
 @dataclass(slots=True)
@@ -231,6 +237,9 @@ class TextReader:
             if not cells[0][:1].isalpha():  # else of another table
                 self._rows.add(number, dict(zip(self._header, cells, strict=False)))
                 self._events.record()
+        if plan.is_prose:
+            plan.is_prose = False
+            return
         rank = int(match[plan.groups["rank"]]) if "rank" in plan.groups else 0
         for column in plan.columns:
             if rank not in column.series:
@@ -307,6 +316,7 @@ class TextReader:
             sentence,
             error,
             is_row,
+            len(_PROSE.findall(text)) >= max(2, len(holes)),
         )
 
     def _columns(
