@@ -47,8 +47,8 @@ def redirect_writes(folder: Path) -> Iterator["Redirection"]:
         modules.append(importlib.import_module("safetensors.torch"))
     with Patches() as patches:
         patches.item_everywhere(io.open, redirection.opening(io.open))
+        patches.attribute(os, "open", redirection.opening(os.open))
         patches.attribute(os, "getcwd", redirection.current_folder)
-        patches.attribute(os, "open", redirection.opening_descriptor(os.open))
         for name, roles in ROLES.items():
             for module in modules:
                 original = vars(module).get(name)
@@ -157,32 +157,24 @@ class Redirection:
         return call
 
     def opening(self, original: Any) -> Callable[..., Any]:
-        """Wrap `open`."""
+        """Wrap `open` or `os.open`."""
 
-        def open_(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-            is_written = not {"w", "a", "x", "+"}.isdisjoint(mode)
-            keeps = "a" in mode or "r" in mode
-            path = (
-                self.to_write(file, keeps=keeps) if is_written else self.to_read(file)
-            )
-            return original(path, mode, *args, **kwargs)
-
-        return open_
-
-    def opening_descriptor(self, original: Any) -> Callable[..., Any]:
-        """Wrap `os.open`."""
-
-        def open_(
-            path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None
-        ) -> int:
-            if dir_fd is None:
-                keeps = not flags & os.O_TRUNC
-                is_written = bool(flags & WRITING)
-                path = (
-                    self.to_write(path, keeps=keeps)
-                    if is_written
-                    else self.to_read(path)
-                )
-            return original(path, flags, mode, dir_fd=dir_fd)  # type: ignore[no-any-return]
+        def open_(file: Any, mode: str | int = "r", *args: Any, **kwargs: Any) -> Any:
+            if kwargs.get("dir_fd") is None and _is_written(mode):
+                file = self.to_write(file, keeps=_keeps(mode))
+            elif kwargs.get("dir_fd") is None:
+                file = self.to_read(file)
+            return original(file, mode, *args, **kwargs)
 
         return open_
+
+
+def _is_written(mode: str | int) -> bool:
+    if isinstance(mode, int):
+        return bool(mode & WRITING)
+    return not {"w", "a", "x", "+"}.isdisjoint(mode)
+
+
+def _keeps(mode: str | int) -> bool:
+    """Return whether the content of a file stays when it is opened."""
+    return not mode & os.O_TRUNC if isinstance(mode, int) else "w" not in mode

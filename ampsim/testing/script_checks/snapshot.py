@@ -24,18 +24,14 @@ class Snapshot:
 
     Attributes:
         parameters: The first elements of each parameter.
-        state: The sum of each entry of the optimizer's state, by name.
         averages: By the index of a parameter, all other tensors of its shape, which may be averages
             of it.
-        schedules: Steps of learning rate schedules so far.
         scale: The current loss scale.
         events: Number of events of the trial so far.
     """
 
     parameters: list[Array]
-    state: dict[str, float]
     averages: dict[int, list[Array]]
-    schedules: int
     scale: float
     events: int
 
@@ -56,17 +52,10 @@ def take_snapshot(
         events: Number of events of the trial so far.
     """
     params = trace.parameters
-    state: dict[str, float] = {}
-    for index, param in enumerate(params):
-        for name, value in trace.optimizer.state.get(param, {}).items():
-            if isinstance(value, (int, float, Tensor)):
-                state[f"{index}.{name}"] = float(torch.as_tensor(value).double().sum())
     alike = tensors_like(params, others)
     return Snapshot(
         parameters=[sample(param) for param in params],
-        state=state,
         averages={key: [*map(sample, same)] for key, same in alike.items()},
-        schedules=trace.schedules,
         scale=trace.scaler.scale if trace.scaler else 1.0,
         events=events,
     )

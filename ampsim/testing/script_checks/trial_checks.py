@@ -234,15 +234,6 @@ class Skip:
         return not self.before.has_equal_parameters(self.after)
 
     @property
-    def has_stepped(self) -> bool:
-        """Whether parameters or the optimizer's state have changed."""
-        pairs = (
-            (value, self.after.state.get(key, value))
-            for key, value in self.before.state.items()
-        )
-        return self.has_moved or any(old != new for old, new in pairs)
-
-    @property
     def raises(self) -> bool:
         """Whether the script raises in the trial, and not without the overflow."""
         return self.outcome.ended not in (
@@ -271,7 +262,7 @@ def skipped_step_changes_nothing(run: Observation) -> Iterator[Finding]:
     """A step with an inf in its gradients changes no state, the scale falls, and the script goes
     on.
 
-    State is parameters, optimizer state, learning rate schedules, and averages of parameters.
+    State is parameters, learning rate schedules, and averages of parameters.
     """
     skips = _skips(run)
     dependent = [*gradients_do_not_depend_on_loss_scale.function(run)]
@@ -280,7 +271,7 @@ def skipped_step_changes_nothing(run: Observation) -> Iterator[Finding]:
             # To give up after many skipped steps is right.
             if skip.is_single and skip.outcome.ended != "killed":
                 yield _raised(skip)
-        elif skip.has_stepped:
+        elif skip.has_moved:
             # A step that bypasses the scaler, or a shared parameter, is told with the gradients.
             if skip.is_single and not dependent:
                 yield _stepped(skip)
@@ -303,8 +294,7 @@ def _raised(skip: Skip) -> Finding:
 
 def _stepped(skip: Skip) -> Finding:
     finite = all(np.isfinite(array).all() for array in skip.after.parameters)
-    what = "parameters" if skip.has_moved else "optimizer state"
-    seen = f"{what} of {skip.name} change" + ("" if finite else " to inf or NaN")
+    seen = f"parameters of {skip.name} change" + ("" if finite else " to inf or NaN")
     seen = f"{seen} although their gradients have an inf"
     calls = _calls(skip.outcome, skip.name)
     if direct := [call for call in calls if call.kind == "optimizer.step"]:
