@@ -1,6 +1,7 @@
 """Training scripts as functions, each right or with one mistake, whose line ends in ``# WRONG``."""
 
 import inspect
+import io
 from pathlib import Path
 
 import torch
@@ -231,6 +232,48 @@ def schedule_of_epochs():
                 *best[-2:],
                 *(param.detach().clone() for param in model.parameters()),
             ]
+
+
+@right
+def sharpness_aware():
+    """The first pass moves the parameters, and its gradients are cleared."""
+    model, optimizer, scaler = parts()
+
+    def backward():
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model)).backward()
+
+    for _ in range(STEPS):
+        backward()
+        with torch.no_grad():
+            scale = scaler.get_scale()
+            olds = [param.clone() for param in model.parameters()]
+            for param in model.parameters():
+                param.add_(1e-3 * param.grad / scale)
+        backward()
+        with torch.no_grad():
+            for param, old in zip(model.parameters(), olds, strict=True):
+                param.copy_(old)
+        step(scaler, optimizer)
+
+
+@right
+def resumes_with_the_scaler():
+    model, optimizer, scaler = parts()
+    other, resumed, restored = parts()
+    for number in range(STEPS):
+        if number == 3:
+            resumed.load_state_dict(optimizer.state_dict())
+            restored.load_state_dict(scaler.state_dict())
+            other.load_state_dict(model.state_dict())
+            model, optimizer, scaler = other, resumed, restored
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=number % 2 == 3):
+            loss = loss_of(model)
+        scaler.scale(loss).backward()
+        norm = clip_grad_norm_(model.parameters(), torch.inf)
+        step(scaler, optimizer)
+        print(f"{loss:.3f} {norm / scaler.get_scale():.3f}")
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -482,3 +525,74 @@ def updates_after_finite_steps():
         scaler.unscale_(optimizer)  # WRONG
         if all(param.grad.isfinite().all() for param in model.parameters()):
             step(scaler, optimizer)
+
+
+@wrong("gradients_are_used_once")
+def clears_in_each_micro_batch():
+    model, optimizer, scaler = parts()
+    for number in range(2 * STEPS):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model) / 2).backward()  # WRONG
+        if number % 2:
+            step(scaler, optimizer)
+
+
+@wrong("gradients_are_used_once")
+def clips_after_the_step():
+    model, optimizer, scaler = parts()
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model)).backward()
+        step(scaler, optimizer)
+        clip_grad_norm_(model.parameters(), 1.0)  # WRONG
+
+
+@wrong("scaler_scales_fp16_training")
+def scales_bfloat16():
+    model, optimizer, scaler = parts()
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = loss_of(model)
+        scaler.scale(loss).backward()  # WRONG
+        step(scaler, optimizer)
+
+
+@wrong("scaler_scales_fp16_training")
+def never_uses_the_scaler():
+    model = net()
+    optimizer = torch.optim.AdamW(model.parameters())
+    scaler = GradScaler("cpu")  # WRONG
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss_of(model).backward()
+        optimizer.step()
+    del scaler
+
+
+@wrong("resume_is_exact")
+def resumes_without_the_scaler():
+    model, optimizer, scaler = parts()
+    for number in range(STEPS):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model)).backward()
+        step(scaler, optimizer)
+        if number == 3:
+            states = {
+                "optimizer": optimizer.state_dict(),
+                "scaler": scaler.state_dict(),
+            }
+            torch.save(states, io.BytesIO())
+            optimizer.load_state_dict(states["optimizer"])  # WRONG
+
+
+@wrong("logged_numbers_are_unscaled")
+def prints_the_scaled_loss_at_the_end():
+    model, optimizer, scaler = parts()
+    for number in range(STEPS):
+        optimizer.zero_grad()
+        loss = scaler.scale(loss_of(model))
+        loss.backward()
+        step(scaler, optimizer)
+        if number == STEPS - 1:
+            print(loss)  # WRONG

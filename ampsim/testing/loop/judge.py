@@ -17,6 +17,7 @@ from ampsim.testing.loop.checks.splitting import micro_batches_equal_one_batch
 from ampsim.testing.loop.loop import LoopError
 from ampsim.testing.loop.runs import Batch, Make, play
 from ampsim.testing.loop.state import differences
+from ampsim.testing.report import Report
 
 CHECKS = {
     each.name: each
@@ -90,18 +91,8 @@ def check_loop(
     try:
         return without_findings(results)
     except AssertionError as error:
-        left = "\n".join(unasked(results))
+        left = "\n".join(Report(results).unasked())
         raise AssertionError(f"{error}\n\n{left}".rstrip()) from None
-
-
-def unasked(results: Iterable[Result]) -> list[str]:
-    """Return one line per check that was skipped or could not run, with the reason."""
-    words = {"skipped": "skipped", "error": "error"}
-    return [
-        f"{each.check.name} {words[each.outcome]}: {each.text}"
-        for each in results
-        if each.outcome in words
-    ]
 
 
 def chosen(checks: Collection[str] | None = None) -> list[Check]:

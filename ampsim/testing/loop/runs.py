@@ -3,11 +3,10 @@ its maker names.
 """
 
 import copy
-import importlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, get_args, get_origin
+from typing import Any
 
 from ampsim.testing.loop.loop import Loop, LoopError, blame_user_code
 from ampsim.testing.loop.run import Run
@@ -15,13 +14,8 @@ from ampsim.testing.loop.state import same
 
 Make = Callable[..., Any]  # make(scaler) gives a Loop, or what has its attributes
 NEVER = 2**30  # a growth interval that no run reaches
-# where the class lives that make's parameter is annotated with -> the runs that give it one
-BACKENDS = {
-    "ampsim.jax": "jax:JaxRun",
-    "flax": "jax:JaxRun",
-    "jmp": "jax:JaxRun",
-}
-DEFAULT = "torch:TorchRun"
+# where the classes live that annotate the parameter of a JAX loop's make
+OF_JAX = ("ampsim.jax", "flax", "jmp")
 
 
 @dataclass(frozen=True)
@@ -33,32 +27,25 @@ class Batch:
 
 
 def scaler_class(make: Make) -> type | None:
-    """Return the class that the first parameter of `make` is annotated with, or ``type[...]`` of;
-    None for none.
-    """
+    """Return the class that the first parameter of `make` is annotated with; None for none."""
     try:
         parameters = inspect.signature(make, eval_str=True).parameters
     except (NameError, TypeError, ValueError):
         return None
     found = next((each.annotation for each in parameters.values()), None)
-    if get_origin(found) is type:
-        (found,) = get_args(found)
     return found if isinstance(found, type) else None
 
 
 def run_class(make: Make) -> type[Run]:
     """Return the kind of runs for a maker, and import no other framework than its own."""
     home = getattr(scaler_class(make), "__module__", "")
-    module, _, name = next(
-        (
-            backend
-            for top, backend in BACKENDS.items()
-            if home == top or home.startswith(f"{top}.")
-        ),
-        DEFAULT,
-    ).partition(":")
-    backends = importlib.import_module(f"ampsim.testing.loop.backends.{module}")
-    return getattr(backends, name)  # type: ignore[no-any-return]
+    if home.startswith(OF_JAX):
+        from ampsim.testing.loop.backends.jax import JaxRun
+
+        return JaxRun
+    from ampsim.testing.loop.backends.torch import TorchRun
+
+    return TorchRun
 
 
 def begin(make: Make, scale: float, growth_interval: int = NEVER) -> Run:

@@ -134,15 +134,13 @@ class Difference:
         if left.shape != right.shape or left.dtype != right.dtype:
             kinds = (f"{array.dtype}{list(array.shape)}" for array in (left, right))
             return f"{self.name} is {' and '.join(kinds)}"
-        index: tuple[int, ...]
+        apart = left != right
         if left.dtype.kind in "fiu":
             with np.errstate(invalid="ignore"):
                 apart = np.abs(right.astype(np.float64) - left.astype(np.float64))
-            # A NaN counts as the largest.
-            index = tuple(map(int, np.unravel_index(np.argmax(apart), apart.shape)))
-        else:
-            index = tuple(map(int, np.argwhere(left != right)[0]))
-        where = f"{[*index] if index else ''}"
+        # A NaN counts as the largest.
+        index = np.unravel_index(np.argmax(apart), apart.shape)
+        where = [int(each) for each in index] or ""
         return f"{self.name}{where} is {right[index]!s}, expected {left[index]!s}"
 
 

@@ -5,6 +5,10 @@ from collections.abc import Iterator
 from ampsim.testing.script_checks.check import Finding, check, needs
 from ampsim.testing.script_checks.observation import Observation
 
+UNUSED = "call scaler.scale(loss).backward() and scaler.step(optimizer), or do not create a scaler"
+UNNEEDED = "bfloat16 has the range of float32, and needs no loss scale: create the scaler with enabled=False"
+CLEARED = "clear gradients only after a step; step after the last micro-batch of an epoch, too"
+LATE = "the step does not use what is clipped: clip before scaler.step(optimizer), after scaler.unscale_(optimizer)"
 FEW = 6  # backward passes below which nothing is said of what a script never does
 
 
@@ -59,12 +63,59 @@ def step_changes_parameters(run: Observation) -> Iterator[Finding]:
 
 
 @check
+def scaler_scales_fp16_training(run: Observation) -> Iterator[Finding]:
+    """An enabled scaler scales losses, and of fp16 training."""
+    needs(run.scalers, "no enabled scaler was seen")
+    scales, steps = run.of_kind("scale"), run.of_kind("step", "optimizer.step")
+    if not scales and len(steps) >= FEW:
+        seen = f"the scaler scales no loss in {len(steps)} steps"
+        yield Finding(run.scalers[0].where, seen, UNUSED, steps[:1])
+    if scales and run.precisions == {"torch.bfloat16"}:
+        seen = "the loss is scaled, and autocast is bfloat16 wherever it is enabled"
+        yield Finding(scales[0].where, seen, UNNEEDED, scales[:1])
+
+
+@check
+def gradients_are_used_once(run: Observation) -> Iterator[Finding]:
+    """A step uses all gradients that have arrived since the last step, and nothing uses them after
+    it.
+    """
+    needs(run.of_kind("step", "optimizer.step"), "no step was seen")
+    for optimizer in run.optimizers:
+        calls = [event for event in run.events if optimizer.name in event.optimizers]
+        used = {each.where for event in calls for each in event.passes}
+        useless = [event for event in calls if event.is_useless]
+        lost = [
+            event
+            for event in useless
+            if event.note == "scaled loss"
+            and event.optimizers == [optimizer.name]
+            and event.where in used
+        ]
+        clips = [event for event in calls if event.kind == "clip"]
+        late = [event for event in clips if event.is_useless]
+        if lost:
+            seen = f"gradients of {len(lost)} backward passes are cleared before a step of {optimizer.name}"
+            yield Finding(lost[0].where, seen, CLEARED, lost[:1])
+        if 2 * len(late) > len(clips):
+            seen = f"gradients are clipped after the step of {optimizer.name} that uses them"
+            yield Finding(late[0].where, seen, LATE, late[:1])
+
+
+@check
 def resume_is_exact(run: Observation) -> Iterator[Finding]:
     """A checkpoint with the optimizer's state has the scaler's state."""
     needs(run.scalers, "no enabled scaler was seen")
+    loads = [event for event in run.of_kind("load") if event.optimizers]
+    first = next((event.kind for event in run.of_kind("scale", "load")), "")
+    is_expected = first == "load" or any("scaler" in save.kinds for save in run.saves)
+    if loads and is_expected and not any(e.scaler for e in run.of_kind("load")):
+        lost = "the scale restarts in a resumed run, and its first steps are skipped: call scaler.load_state_dict"
+        seen_load = "the optimizer's state is loaded, and the scaler's is not"
+        yield Finding(loads[0].where, seen_load, lost, loads[:1])
     saves = [save for save in run.saves if "optimizer" in save.kinds]
     needs(
-        saves,
+        saves or loads,
         "no optimizer is saved in these steps; ampsim lint reads what the source saves",
     )
     cause = (

@@ -28,7 +28,7 @@ class Observation:
         optimizers: Those that were seen.
         scalers: The enabled scalers that were seen.
         disabled: Where disabled scalers were created.
-        saves: See `Recorder`.
+        saves: See `Recorder`, as precisions and scaled_reads.
         has_started: Whether enough steps were taken for the trials.
         can_fork: Whether trials could be forked.
         seconds: CPU time of the run.
@@ -43,6 +43,8 @@ class Observation:
     scalers: list[ScalerTrace]
     disabled: list[str]
     saves: list[Save]
+    precisions: set[str]
+    scaled_reads: list[str]
     has_started: bool
     can_fork: bool
     seconds: float

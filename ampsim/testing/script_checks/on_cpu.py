@@ -7,6 +7,8 @@ fp16; each tensor is put on the CPU.
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from inspect import isfunction
+from types import SimpleNamespace
 from typing import Any, Self
 
 import torch
@@ -16,16 +18,14 @@ REPLACED = (
     "on the CPU: CUDA devices and streams are replaced, DataParallel and DistributedDataParallel have one device, and "
     "autocast is off without --autocast"
 )
-ANSWERS: dict[str, Any] = {  # function of torch.cuda -> what it returns
+ANSWERS: dict[str, Any] = {  # function of torch.cuda -> what it returns; any other one returns None
     "is_available": True, "is_initialized": True, "is_bf16_supported": False, "device_count": 1,
     "current_device": 0, "get_device_capability": (7, 0), "get_device_name": "CPU",
+    "get_device_properties": SimpleNamespace(name="CPU", major=7, minor=0, total_memory=2**34),
     "memory_allocated": 0, "max_memory_allocated": 0, "memory_reserved": 0, "max_memory_reserved": 0,
-    "mem_get_info": (2**34, 2**34),
+    "mem_get_info": (2**34, 2**34), "get_rng_state": torch.get_rng_state(),
+    "get_rng_state_all": [torch.get_rng_state()],
 }  # fmt: skip
-SILENT = (
-    "set_device", "synchronize", "empty_cache", "manual_seed", "manual_seed_all", "init", "_lazy_init",
-    "reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached",
-)  # fmt: skip
 IGNORED = ("cuda", "pin_memory", "record_stream")  # methods of a tensor that return it
 DEVICE_AT = {"to": 1, "_parse_to": 0}  # where a bare number is a device, as in .to(0)
 
@@ -68,6 +68,14 @@ class SingleDevice(torch.nn.Module):
         return ExitStack()
 
 
+class Generator(torch.Generator):
+    """A generator of random numbers on the CPU, whichever device is asked for."""
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        """Make one on the CPU."""
+        return super().__new__(cls)
+
+
 class Stream:
     """A stream or an event of CUDA, which does nothing."""
 
@@ -103,17 +111,15 @@ def enter(*, autocast: bool) -> None:
         autocast: Whether autocast stays on; fp16 is slow on the CPU, and some kernels lack it.
     """
     OnCPU().__enter__()  # type: ignore[no-untyped-call]
-    for name, answer in {**ANSWERS, **dict.fromkeys(SILENT)}.items():
-        setattr(torch.cuda, name, _answering(answer))
+    streams = dict.fromkeys(("stream", "current_stream", "default_stream"), Stream())
     for module in (torch.cuda, torch.cuda.random):
-        _set(module, "get_rng_state", lambda *_: torch.get_rng_state())
-        _set(module, "get_rng_state_all", lambda: [torch.get_rng_state()])
-        _set(module, "set_rng_state", _answering(None))
-        _set(module, "set_rng_state_all", _answering(None))
-    for name in ("Stream", "Event"):
+        for name, value in [*vars(module).items()]:
+            is_public = name == "_lazy_init" or not name.startswith("_")
+            if isfunction(value) and is_public and "torch.cuda" in value.__module__:
+                _set(module, name, _answering({**ANSWERS, **streams}.get(name)))
+    for name in ("Stream", "Event", "device"):
         _set(torch.cuda, name, Stream)
-    for name in ("stream", "current_stream", "default_stream", "device"):
-        _set(torch.cuda, name, lambda *_, **__: Stream())
+    _set(torch, "Generator", Generator)
     _set(torch.nn.Module, "cuda", lambda module, *_: module)
     for module in (torch.nn, torch.nn.parallel):
         _set(module, "DataParallel", SingleDevice)

@@ -23,6 +23,7 @@ from torch.optim.optimizer import (
 
 from ampsim.testing.lines import OWN, TORCH, function, where
 from ampsim.testing.script_checks.patching import Patches
+from ampsim.testing.script_checks.snapshot import SHAPES, contents
 from ampsim.testing.script_checks.trace import (
     Event,
     Kind,
@@ -45,6 +46,7 @@ class Recorder:
         scalers: The enabled ones, by their ids.
         disabled: Where disabled scalers were created.
         saves: Files that the script has saved by torch.
+        precisions: Of autocast, where the script enables it.
         scale_readers: Functions of the script that read the loss scale.
         scale_calls: Number of calls of `scale`.
         scales_since_attempt: The same, since the last step.
@@ -57,7 +59,10 @@ class Recorder:
         self.scalers: dict[int, ScalerTrace] = {}
         self.disabled: list[str] = []
         self.saves: list[Save] = []
+        self.precisions: set[str] = set()
         self.scale_readers: set[object] = set()
+        self._scaled: list[Tensor] = []  # the last scaled losses
+        self._scaled_reads: dict[str, object] = {}  # place -> function
         self.scale_calls = 0
         self.scales_since_attempt = 0
         self._reached: list[
@@ -74,6 +79,9 @@ class Recorder:
         patches.function(
             Optimizer, "__init__", "optimizer.__init__", self._made_optimizer
         )
+        patches.function(Optimizer, "load_state_dict", "load", self._load)
+        autocast = torch.amp.autocast_mode.autocast
+        patches.function(autocast, "__init__", "autocast", self._autocast)
         patches.callback(register_optimizer_step_pre_hook(self._before_step).remove)
         patches.callback(register_optimizer_step_post_hook(self._after_step).remove)
         for name in CLIPS:
@@ -119,6 +127,7 @@ class Recorder:
     def _patch_scaler(self, patches: Patches, cls: type) -> None:
         patches.function(cls, "__init__", "scaler.__init__", self._made_scaler)
         patches.function(cls, "get_scale", "scaler.get_scale", self._get_scale)
+        patches.function(cls, "load_state_dict", "scaler.load", self._load_scaler)
         hooks = (self._scale, self._unscale_, self._step, self._update)
         for hook in hooks:
             name = hook.__name__.removeprefix("_")
@@ -149,6 +158,7 @@ class Recorder:
         self._add("scale", scaler=trace.name)
         for loss in [scaled] if isinstance(scaled, Tensor) else [*scaled]:
             if isinstance(loss, Tensor) and loss.requires_grad:
+                self._scaled = [*self._scaled[-3:], loss.detach()]
                 loss.register_hook(lambda _: self._reached.append(trace))  # type: ignore[no-untyped-call]
         return scaled
 
@@ -179,6 +189,7 @@ class Recorder:
     def _attempted(self, trace: OptimizerTrace, event: Event, *, taken: bool) -> None:
         event.note = "taken" if taken else "skipped"
         event.passes, trace.passes = trace.passes, []
+        trace.used = _versions(trace) if taken and event.passes else None
         trace.attempts.append(taken)
         self.scales_since_attempt = 0
         self.listener.after_attempt(trace, taken=taken)
@@ -201,6 +212,10 @@ class Recorder:
             # Zero gradients were cleared. Some wrappers, as accelerate's, clear nothing within an
             # accumulation.
             if not any(bool(grad.any()) for grad in trace.gradients):
+                # Where parameters have moved, as in SAM, something has used the gradients.
+                is_lost = contents(trace.parameters[-SHAPES:]) == trace.arrived
+                for lost in trace.passes if is_lost else ():
+                    lost.is_useless = True
                 trace.passes = []
         self._reached = []
         event = self._add("backward")
@@ -217,6 +232,7 @@ class Recorder:
                 param.detach().clone() for param in trace.parameters
             ]
             trace.passes.append(event)
+            trace.arrived = contents(trace.parameters[-SHAPES:])
             if self._reached:
                 trace.scaler = self._reached[-1]
         self.listener.after_backward(received)
@@ -279,7 +295,10 @@ class Recorder:
         threshold = (
             args[0] if args else kwargs.get("max_norm", kwargs.get("clip_value"))
         )
-        self._add("clip", *owners, note=f"{original.__name__} at {threshold}")
+        if threshold != torch.inf:  # which only measures the norm
+            note = f"{original.__name__} at {threshold}"
+            event = self._add("clip", *owners, note=note)
+            event.is_useless = all(map(_is_used, owners))
         return original(tensors, *args, **kwargs)
 
     # -------------------------------------------------------------------------------------------
@@ -296,6 +315,37 @@ class Recorder:
         if (redirected := self.listener.save_target(target)) is not None:
             original(value, redirected, *args, **kwargs)
 
+    def _load(self, original: Any, optimizer: Any, state_dict: Any) -> None:
+        if state_dict["state"]:  # not a fresh one's
+            self._add("load", self.optimizer(optimizer))
+        original(optimizer, state_dict)
+
+    def _load_scaler(self, original: Any, scaler: Any, state_dict: Any) -> None:
+        self._add("load", scaler=self.scaler(scaler).name)
+        original(scaler, state_dict)
+
+    def _autocast(
+        self,
+        original: Any,
+        context: Any,
+        device_type: Any,
+        dtype: Any = None,
+        enabled: bool = True,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        if enabled:
+            self.precisions.add(str(dtype))
+        original(context, device_type, dtype, enabled, *args, **kwargs)
+
+    @property
+    def scaled_reads(self) -> list[str]:
+        """Where the script makes a number of a scaled loss, in a function that does not read the
+        scale.
+        """
+        reads = self._scaled_reads.items()
+        return [place for place, code in reads if code not in self.scale_readers]
+
     def _reading(self, original: Any) -> Any:
         """Return a function that tells the listener where the script makes a number of a tensor."""
 
@@ -303,8 +353,11 @@ class Recorder:
             caller = sys._getframe(1).f_code.co_filename
             # torch reads found_inf and the scale; its _tensor.py formats a tensor for the script.
             is_ours = TORCH in caller or caller.startswith(OWN)
-            if not is_ours or caller.endswith("_tensor.py"):
+            if not is_ours or caller.endswith(("_tensor.py", "_tensor_str.py")):
                 self.listener.after_read(tensor)
+                pointers = [scaled.data_ptr() for scaled in self._scaled]
+                if tensor.numel() == 1 and tensor.data_ptr() in pointers:
+                    self._scaled_reads.setdefault(where(), function())
             return original(tensor, *args, **kwargs)
 
         return read
@@ -335,6 +388,11 @@ def state_kinds(value: Any, depth: int = 0) -> set[str]:
     if not isinstance(value, (list, tuple)) or depth > 3 or len(value) > 500:
         return set()
     return set().union(*(state_kinds(item, depth + 1) for item in value))
+
+
+def _is_used(trace: OptimizerTrace) -> bool:
+    """Return whether a step has used the gradients that are there."""
+    return not trace.passes and bool(trace.used) and trace.used == _versions(trace)
 
 
 def _versions(trace: OptimizerTrace) -> Iterable[tuple[int, int]]:

@@ -59,6 +59,8 @@ class Session(Trials):
             scalers=[replace(trace, scaler=None) for trace in scalers],
             disabled=recorder.disabled,
             saves=recorder.saves,
+            precisions=recorder.precisions,
+            scaled_reads=recorder.scaled_reads,
             has_started=self.has_started,
             can_fork=self.can_fork,
             seconds=time.process_time() - self._begun,

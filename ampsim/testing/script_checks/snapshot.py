@@ -100,6 +100,21 @@ def sample(tensor: Tensor) -> Array:
     return values.reshape(-1)[:SAMPLE].double().cpu().numpy().copy()
 
 
+def contents(tensors: Sequence[Tensor]) -> object:
+    """Return what differs after a write to some of the tensors, or to their ``data``, which has no
+    version.
+    """
+    return [
+        (
+            id(tensor),
+            tensor._version,
+            str(tensor.detach().flatten()[:8].tolist()),
+        )  # as NaN != NaN
+        for tensor in tensors
+        if tensor.layout == torch.strided
+    ]
+
+
 def is_averaged(before: Snapshot, after: Snapshot) -> bool:
     """Return whether a tensor has moved from where it was towards a parameter, as an average does."""
     for index, olds in before.averages.items():

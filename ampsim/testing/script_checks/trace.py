@@ -6,7 +6,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 Kind = Literal[
-    "scale", "backward", "unscale_", "clip", "step", "optimizer.step", "update", "schedule", "save",
+    "scale", "backward", "unscale_", "clip", "step", "optimizer.step", "update", "schedule", "save", "load",
 ]  # fmt: skip
 
 
@@ -21,6 +21,8 @@ class Event:
         note: What else a reader needs to know.
         scaler: Name of the scaler.
         passes: For a step, the backward passes whose gradients it uses.
+        is_useless: Whether the gradients of a backward pass were cleared before a step, or a step had
+            used them before this call.
     """
 
     kind: Kind
@@ -29,6 +31,7 @@ class Event:
     note: str = ""
     scaler: str = ""
     passes: list["Event"] = field(default_factory=list, repr=False)
+    is_useless: bool = False
 
     def __str__(self) -> str:
         note = f" ({self.note})" if self.note else ""
@@ -86,6 +89,8 @@ class OptimizerTrace:
         attempts: One per step: whether it was taken.
         calls: Number of times the optimizer itself was called with finite gradients.
         passes: Backward passes whose gradients are there and no step has used.
+        arrived: The parameters when the last gradient arrived, as `contents` shows them.
+        used: The gradients after the last step, if that was taken.
         schedules: Number of steps of learning rate schedules.
         first: The parameters when the first gradient arrived; [] in an observation.
         has_moved: Whether a parameter has changed since then; known in an observation.
@@ -98,6 +103,8 @@ class OptimizerTrace:
     attempts: list[bool] = field(default_factory=list)
     calls: int = 0
     passes: list[Event] = field(default_factory=list)
+    arrived: object = None
+    used: object = None
     schedules: int = 0
     first: list[Tensor] = field(default_factory=list)
     has_moved: bool = False

@@ -144,6 +144,7 @@ def logged_numbers_are_unscaled(run: Observation) -> Iterator[Finding]:
     scale.
     """
     unchanged, other = _unchanged(run), _at_another_scale(run)
+    needs(unchanged.reads or run.scaled_reads, "no number that is read was seen")
     factors = [
         _scale_of(other, name) / _scale_of(unchanged, name) for name in unchanged.before
     ]
@@ -171,6 +172,8 @@ def logged_numbers_are_unscaled(run: Observation) -> Iterator[Finding]:
             old, new = numbers[changed][0], others[changed][0]
             seen = f"with {factor:g} times the scale, {new:.6g} is read instead of {old:.6g}"
             yield Finding(where, seen, cause)
+    for where in run.scaled_reads:
+        yield Finding(where, "the scaled loss is read", cause)
 
 
 def _lines(outcome: Outcome, what: str) -> list[str]:

@@ -37,6 +37,7 @@ from ampsim.testing.script_checks.snapshot import (
     SHAPES,
     Array,
     Snapshot,
+    contents,
     sample,
     take_snapshot,
     tensors_like,
@@ -235,8 +236,8 @@ class Trials:
             averages = [tensor for tensors in alike for tensor in tensors]
             params = trace.parameters[-SHAPES:]
             watched[f"gradients of {trace.name}"] = partial(_gradients, params)
-            watched[f"parameters of {trace.name}"] = partial(_contents, params)
-            watched[f"averages of {trace.name}"] = partial(_contents, averages)
+            watched[f"parameters of {trace.name}"] = partial(contents, params)
+            watched[f"averages of {trace.name}"] = partial(contents, averages)
         lines = Lines(watched)
         outcome.changes = lines.changes
         lines.start()
@@ -390,22 +391,7 @@ def _wait_for_no_thread() -> None:
 
 def _gradients(params: Sequence[Tensor]) -> object:
     grads = [param.grad for param in params if param.grad is not None]
-    return _contents([grad for grad in grads if grad.any()])
-
-
-def _contents(tensors: Sequence[Tensor]) -> object:
-    """Return what differs after a write to some of the tensors, or to their ``data``, which has no
-    version.
-    """
-    return [
-        (
-            id(tensor),
-            tensor._version,
-            str(tensor.detach().flatten()[:8].tolist()),
-        )  # as NaN != NaN
-        for tensor in tensors
-        if tensor.layout == torch.strided
-    ]
+    return contents([grad for grad in grads if grad.any()])
 
 
 def seed_inf(params: Sequence[Tensor]) -> bool:

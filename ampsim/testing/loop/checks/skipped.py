@@ -105,14 +105,12 @@ class Skip:
         """Yield the faults to seed."""
         names = [name for name in self.clean.passes if name]
         yield self.everywhere
+        # Without names, no hook reaches a single gradient.
+        targets = self._drawn(names) or ["", ""]
+        place = "" if names else self.everywhere.place
         values = (math.nan, -math.inf, math.inf, -math.inf)
-        yield from (
-            Fault(value, name)
-            for name, value in zip(self._drawn(names), values, strict=False)
-        )
-        if not names:  # no hook reaches a single gradient
-            place = self.everywhere.place
-            yield from (Fault(math.nan, place=place), Fault(-math.inf, place=place))
+        for value, name in zip(values, targets, strict=False):
+            yield Fault(value, name, place=place)
         last = names[-1] if names else ""
         passes = self.clean.passes.get(last, 0)
         if passes > 1:
