@@ -258,6 +258,34 @@ def sharpness_aware():
 
 
 @right
+def combines_gradients_of_two_losses():
+    model, optimizer, scaler = parts()
+    for _ in range(STEPS):
+        found = []
+        for _ in range(2):
+            optimizer.zero_grad()
+            scaler.scale(loss_of(model)).backward()
+            found.append([param.grad.clone() for param in model.parameters()])
+        for param, *grads in zip(model.parameters(), *found, strict=True):
+            param.grad = sum(grads) / 2
+        step(scaler, optimizer)
+
+
+@right
+def leaves_out_large_gradients():
+    model, optimizer, scaler = parts()
+    for number in range(STEPS):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model)).backward()
+        scaler.unscale_(optimizer)
+        norm = clip_grad_norm_(model.parameters(), 1.0)
+        if number % 5 == 4 and norm > 1e-6:
+            scaler.update()
+            continue
+        step(scaler, optimizer)
+
+
+@right
 def resumes_with_the_scaler():
     model, optimizer, scaler = parts()
     other, resumed, restored = parts()

@@ -67,7 +67,7 @@ def scaler_scales_fp16_training(run: Observation) -> Iterator[Finding]:
     """An enabled scaler scales losses, and of fp16 training."""
     needs(run.scalers, "no enabled scaler was seen")
     scales, steps = run.of_kind("scale"), run.of_kind("step", "optimizer.step")
-    if not scales and len(steps) >= FEW:
+    if not scales and len(steps) >= FEW and run.ended == "end":
         seen = f"the scaler scales no loss in {len(steps)} steps"
         yield Finding(run.scalers[0].where, seen, UNUSED, steps[:1])
     if scales and run.precisions == {"torch.bfloat16"}:
@@ -94,7 +94,8 @@ def gradients_are_used_once(run: Observation) -> Iterator[Finding]:
         ]
         clips = [event for event in calls if event.kind == "clip"]
         late = [event for event in clips if event.is_useless]
-        if lost:
+        # A script that combines gradients of several passes clears them after it has read them.
+        if lost and not optimizer.own_gradients:
             seen = f"gradients of {len(lost)} backward passes are cleared before a step of {optimizer.name}"
             yield Finding(lost[0].where, seen, CLEARED, lost[:1])
         if 2 * len(late) > len(clips):

@@ -164,9 +164,9 @@ class Recorder:
 
     def _unscale_(self, original: Any, scaler: Any, optimizer: Any, *args: Any) -> Any:
         if not self._stepping:  # a step unscales by itself
-            self._add(
-                "unscale_", self.optimizer(optimizer), scaler=self.scaler(scaler).name
-            )
+            trace = self.optimizer(optimizer)
+            self._add("unscale_", trace, scaler=self.scaler(scaler).name)
+            trace.arrived = None
         return original(scaler, optimizer, *args)
 
     def _step(
@@ -233,6 +233,7 @@ class Recorder:
             ]
             trace.passes.append(event)
             trace.arrived = contents(trace.parameters[-SHAPES:])
+            trace.grads = {*map(id, trace.gradients)}
             if self._reached:
                 trace.scaler = self._reached[-1]
         self.listener.after_backward(received)
@@ -248,6 +249,7 @@ class Recorder:
         trace = self.optimizer(optimizer)
         if not self._stepping:
             self._add("optimizer.step", trace)
+        trace.own_gradients |= trace.grads != {*map(id, trace.gradients)}
         self.listener.before_step(trace)
 
     def _after_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
@@ -299,6 +301,8 @@ class Recorder:
             note = f"{original.__name__} at {threshold}"
             event = self._add("clip", *owners, note=note)
             event.is_useless = all(map(_is_used, owners))
+        for trace in owners:
+            trace.arrived = None
         return original(tensors, *args, **kwargs)
 
     # -------------------------------------------------------------------------------------------

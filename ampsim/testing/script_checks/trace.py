@@ -89,7 +89,10 @@ class OptimizerTrace:
         attempts: One per step: whether it was taken.
         calls: Number of times the optimizer itself was called with finite gradients.
         passes: Backward passes whose gradients are there and no step has used.
-        arrived: The parameters when the last gradient arrived, as `contents` shows them.
+        arrived: The parameters when the last gradient arrived, as `contents` shows them; None once the
+            gradients were unscaled or clipped.
+        own_gradients: Whether a step was taken with other tensors than those that arrived.
+        grads: Ids of the gradients when the last one arrived.
         used: The gradients after the last step, if that was taken.
         schedules: Number of steps of learning rate schedules.
         first: The parameters when the first gradient arrived; [] in an observation.
@@ -104,6 +107,8 @@ class OptimizerTrace:
     calls: int = 0
     passes: list[Event] = field(default_factory=list)
     arrived: object = None
+    own_gradients: bool = False
+    grads: set[int] = field(default_factory=set)
     used: object = None
     schedules: int = 0
     first: list[Tensor] = field(default_factory=list)

@@ -3,17 +3,18 @@ name.
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from ampsim.testing.loop.run import Run
 from ampsim.testing.loop.state import Array, Difference, State, moved, same
 
 STEPS = r"step|update"  # in the name of a count of steps
 
 
+@dataclass
 class Excuses:
     """Runs of the skipped iteration without a fault, which show the state that may change in it.
 
@@ -21,31 +22,24 @@ class Excuses:
         start: What was carried before the iteration.
         clean: After it, with finite gradients.
         early: When the first gradient of it arrived.
+        play_others: Returns what the iteration leaves on the data of other batches.
         trained: The names of the parameters.
         owners: See `Run.owners`.
     """
 
-    def __init__(
-        self,
-        start: State,
-        clean: State,
-        early: State,
-        run: Run,
-        otherwise: Callable[[], State],
-    ) -> None:
-        self.start, self.clean, self.early = start, clean, early
-        self.trained, self.owners, self._otherwise = (
-            {*run.parameters()},
-            run.owners(),
-            otherwise,
-        )
+    start: State
+    clean: State
+    early: State
+    play_others: Callable[[], State]
+    trained: Collection[str]
+    owners: Mapping[str, str]
 
     @cached_property
     def otherwise(self) -> State:
         """After the iteration on the data of another batch: what differs from `clean` depends on
         the data.
         """
-        return self._otherwise()
+        return self.play_others()
 
     def split(
         self, end: State, scales: Iterable[float]

@@ -77,7 +77,10 @@ class Skip:
         run, self.clean = self._played(NOTHING)
         self.owners, self.trained = run.owners(), {*run.parameters()}
         start, end = run.states[len(self.before)], run.states[-1]
-        self.excuses = Excuses(start, end, self.clean.early, run, self._otherwise)
+        early, play_others = self.clean.early, self._otherwise
+        self.excuses = Excuses(
+            start, end, early, play_others, self.trained, self.owners
+        )
         self.everywhere = Fault() if self.clean.passes else Fault(place="loss")
         if not self.clean.passes and self._played(self.everywhere)[0].scale >= SCALE:
             raise NotApplicableError(
