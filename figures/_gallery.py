@@ -77,7 +77,7 @@ def entry(stem: str, folder: Path, *data: Path) -> str:
     ]
     lines = [f"### {stem}\n"]
     lines += [f"*{question(name)}*\n" for name in module.DATA]
-    lines.append(f"![{paragraphs[0]}]({stem}.svg)\n")
+    lines.append(f"![{module.ALT}]({stem}.svg)\n")
     lines += [f"{paragraph.strip()}\n" for paragraph in paragraphs]
     lines += [source(name, folder, *data) for name in module.DATA]
     return "\n".join(lines)

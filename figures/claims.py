@@ -363,6 +363,22 @@ def engines_fail_elsewhere(run: Result) -> Finding:
 
 
 @claim(
+    "conformance.ours",
+    "conformance",
+    "Of the loss scalers that were checked, only ampsim.torch.GradScaler passes every check that was run",
+)
+def only_ours_passes_all(run: Result) -> Finding:
+    scalers = q.adapters(run)
+    outcomes = {
+        row["arm"]: {found["outcome"] for found in row["checks"].values()}
+        for row in scalers
+    }
+    perfect = [arm for arm in outcomes if outcomes[arm] <= {"passed", "skipped"}]
+    now = f"{', '.join(perfect) or 'none'} of {len(scalers)} scalers"
+    return Finding(now, perfect == ["ampsim-torch"])
+
+
+@claim(
     "loops.bugs",
     "loops",
     "Each bug from a public thread, seeded in a loop, fails the check that should catch it",

@@ -1,8 +1,10 @@
-"""Of the loss scalers that were checked, only `ampsim.torch.GradScaler` fails no check.
+"""Of the loss scalers that were checked, only `ampsim.torch.GradScaler` passes every check that was
+run.
 
-A number counts failed checks, by what the failure does to training. A documented difference at the
-ends of float32 counts as failed, and so does a Python float without a bound, which leaves the range
-of float32. A star: parts of the package were replaced by stubs.
+A row is a scaler, and a column is what a failed check does to training; a number counts the failed
+checks. A documented difference at the ends of float32 counts as failed, and so does a Python float
+without a bound, which leaves the range of float32. A star: parts of the package were replaced by
+stubs.
 
 Each scaler ran as installed. `make frameworks` runs the live scalers again. The results of the
 other scalers are recorded with their version and date. [`conformance.html`](conformance.html) has
@@ -21,6 +23,7 @@ from figures import derived_numbers as q
 from figures.results import Result
 
 DATA = ("conformance",)
+ALT = "A table of colored cells with one row per loss scaler and one column per kind of failure"
 NEEDS = {"conformance": ("checks",)}
 PASSED, INTENDED, FAILED, NOT_RUN = "#B9D3E6", "#F3E3A8", "#E8935A", "#FFFFFF"
 LEGEND = {

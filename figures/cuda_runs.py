@@ -1,9 +1,11 @@
 """The state machine reproduces most public logs of CUDA runs that it follows.
 
-a, gray: the printed scales of a run against the step; blue: the state machine, where it is followed.
-b: the skipped steps of each log that prints every overflow, and how many T1 and T10 allow. c: the
-scale at which runs settle against the number of GPUs. A marker is a configuration, and a line joins
-those that differ in the number of GPUs alone.
+It follows a log that shows its steps and names a scaler with a preset. The log is reproduced if the
+state machine can reach every scale that it prints; the data sheet `experiments/inputs/cuda_runs.md`
+explains those that differ. a, gray: the printed scales of a run against the step; blue: the state
+machine. b: the skipped steps of each log that prints every overflow, and how many theorems T1 and
+T10 allow. c: the scale at which runs settle against the number of GPUs. A marker is a
+configuration, and a line joins those that differ in the number of GPUs alone.
 """
 
 from collections import defaultdict
@@ -22,6 +24,7 @@ from figures.derived_numbers import followed, settled_by_gpus
 from figures.results import Result
 
 DATA = ("cuda_runs",)
+ALT = "Printed loss scales under those of the state machine, dots below a diagonal, and scales against GPUs"
 SOURCE = "public logs of CUDA runs"  # only the state machine ran here
 COLUMNS = 2
 PROGRAMS = {  # in the order of the panels: name and number of panels

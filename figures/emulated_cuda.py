@@ -1,8 +1,9 @@
 """CUDA's autocast lists and matrix units change rounding, and hardly ever whether a step overflows.
 
-Their effect on loss scaling is emulated on a CPU. a, b: at equal weights. c, d: each run minus the
-run with the CPU's lists and sums. A color is a model, and a dot of c and d is a seed. No CUDA
-device computed these numbers.
+Their effect on loss scaling is emulated on a CPU. A row is an emulated device. a: by how much it
+changes the gradient, and b: how often it changes whether a step overflows, both at equal weights.
+c, d: by how much whole runs differ from those with the CPU's lists and sums. A color is a model,
+and a dot of c and d is a seed. No CUDA device computed these numbers.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from figures import derived_numbers as q
 from figures.results import Array, Result
 
 DATA = ("emulated_cuda",)
+ALT = "Four panels with a row of dots per emulated device, most of them near zero"
 SOURCE = "Emulated on a CPU: no CUDA device computed these numbers"
 COLOR = {
     "sigmoid": _style.BLUE, "residual": _style.GREEN, "residual12": _style.VERMILION,

@@ -1,7 +1,8 @@
-"""The loss scale moves the representable range of fp16 over the gradients of a run.
+"""The loss scale moves the range of fp16 over the gradients of a run.
 
-Gradients are counted by binade. Blue elements are kept; red elements are lost. In d, the range
-leaves the binades that are shown.
+Color counts the gradient's elements of each size, step by step. Blue elements are kept. Red
+elements are lost: they overflow, or become zero. In d, the scale falls until fp16 can hold none of
+the gradient.
 """
 
 import math
@@ -20,6 +21,7 @@ from figures import _style, results
 from figures.results import ArmRecords, Result
 
 DATA = ("exponent_heatmap",)
+ALT = "Color maps of gradient sizes by step, crossed by fp16's limits, above the share of lost elements"
 # log2 of the edges of the representable range at scale 1
 FLUSHED, NORMAL = (
     math.log2(FP16.smallest_subnormal / 2),

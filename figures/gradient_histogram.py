@@ -1,7 +1,9 @@
-"""A backward pass in fp16 needs some more bits of loss scale than one rounding of its result.
+"""Training in fp16 needs a larger loss scale than the size of the gradients suggests.
 
-Gradients by binade and layer, after training: parameters above each line, activations below. Bars
-show how fp16 represents each size.
+Above, the sizes of the gradients by layer, after training: parameters above each line, activations
+below. The bars on top show what fp16 makes of each size at two loss scales. Below, the error of a
+gradient by loss scale: dotted if only the result is rounded to fp16, red if the whole backward pass
+runs in fp16. The black bar is the distance between the two in bits.
 """
 
 import math
@@ -18,6 +20,7 @@ from figures import _style
 from figures.results import ArmRecords, Result
 
 DATA = ("gradient_histogram",)
+ALT = "Histograms of gradient sizes by layer, above two falling curves of the error by loss scale"
 FLUSHED, SUBNORMAL, NORMAL, OVERFLOWED = "#C8442B", "#F2B45A", "#2F6FA8", "#7A4A9E"
 CLASSES = (
     (-25, FLUSHED),

@@ -1,9 +1,9 @@
-"""Fixed loss scales work on a plateau between two cliffs: gradients underflow, or steps are
+"""A fixed loss scale works within a range: below it gradients become zero, above it steps are
 skipped.
 
-Above, networks trained with one fixed scale each. Below, the test loss minus float32's with the
-same seed, by loss scale. Sum: the loss is summed over the batch. Share: the loss is divided by a
-large global batch; only then does unscaled training of these two networks fail.
+a, b: the loss of networks that trained with one fixed scale each. c, d: the test loss minus that of
+float32 with the same seed, by loss scale. Sum: the loss is summed over the batch. Share: the loss
+is divided by a large global batch; only then does unscaled training of these two networks fail.
 """
 
 import math
@@ -17,6 +17,7 @@ from figures import _style
 from figures.results import ArmRecords, Array, Result
 
 DATA = ("static_sweep", "sigmoid_underflow", "resnet_fp16", "gpt_fp16")
+ALT = "Curves of the loss, flat at middle loss scales and high at both ends, above rows of dots"
 NEEDS = dict.fromkeys(DATA, ("fp32",))  # the loss that others are compared with
 COLOR = {
     "fp32": _style.BLACK,

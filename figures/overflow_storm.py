@@ -1,6 +1,9 @@
-"""Unavoidable overflows above a critical rate drive the loss scale to zero.
+"""If bad batches come too often, the loss scale falls to zero.
 
-With a minimum scale or a shorter growth interval, the same bad batches do little harm.
+a: the loss scale under several rates of bad batches, which overflow at any scale. The rates are
+multiples of the critical rate of theorem T8, whose predictions are dashed. b: how fast the scale
+falls. c: the loss at the end. With a minimum scale or a shorter growth interval, the same bad
+batches do little harm.
 """
 
 from collections.abc import Callable
@@ -18,6 +21,7 @@ from figures import _style, results
 from figures.results import ArmRecords, Result
 
 DATA = ("overflow_storm",)
+ALT = "Loss scales that stay or drift down, and dots of drift and final loss by the rate of bad batches"
 COLORS = (_style.GREY, _style.SKY, _style.BLUE, _style.ORANGE, _style.VERMILION)
 DASHED = (0, (4, 2))
 

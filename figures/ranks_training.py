@@ -1,9 +1,10 @@
 """With a fused optimizer on two ranks, torch's scaler leads to inf or NaN; ampsim's does not.
 
-Loss scales of fp16 training where gradient elements become inf. The parameters are sharded by hand.
-A cross marks the step from which parameters (a) or the loss (b) are not finite. In b, torch's ranks
-divide by different scales. The lines are of the first seed. Under FSDP2, and with an optimizer that
-is not fused, all four lines are equal and are not shown.
+Loss scales of fp16 training where gradient elements become inf, on the ranks that the dotted lines
+name. The parameters are sharded by hand. A cross marks the step from which parameters (a) or the
+loss (b) are not finite. In b, torch's ranks divide by different scales. The lines are of the first
+seed. Under FSDP2, and with an optimizer that is not fused, all four lines are equal and are not
+shown.
 """
 
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ from figures import _style, results
 from figures.results import Result
 
 DATA = ("ranks_training",)
+ALT = "Two panels of loss scales by rank: ampsim's lines stay level, torch's fall or part and end in crosses"
 WAYS = {
     "unscale_, fused": "with unscale_",
     "fused": "without unscale_",

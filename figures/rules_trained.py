@@ -1,7 +1,8 @@
-"""From an initial scale near the threshold, no rule's loss is distinguishable from float32's.
+"""If the scale starts near the overflow threshold, no rule's loss can be told from that of float32.
 
-Skipped steps, unused bits, zero gradients, and final loss of each rule. Axes b and c are
-logarithmic beyond the first tick.
+a: the loss scale of some rules. b to e: skipped steps, bits of fp16's range that are left unused,
+gradient elements that are zero, and the loss at the end. A dot is a seed, and a bar is the mean
+with its confidence interval. Axes b and c are logarithmic beyond the first tick.
 """
 
 import re
@@ -16,6 +17,7 @@ from figures import derived_numbers as q
 from figures.results import ArmRecords, Array, Result
 
 DATA = ("rules_trained",)
+ALT = "Step curves of the loss scale of four rules, above four panels with a row of dots per rule"
 NEEDS = {"rules_trained": ("fp32",)}  # the loss that others are compared with
 TRACES = {  # rule -> colour in the first panel
     "G=2000": _style.BLUE,

@@ -17,6 +17,7 @@ from figures import _style, results
 from figures.results import ArmRecords, Result
 
 DATA = ("scale_crash",)
+ALT = "Loss scales that fall in straight lines, rows of skipped steps, and growing activations"
 LR = (
     "#56B4E9",
     "#0072B2",

@@ -1,6 +1,8 @@
 """With ampsim's scaler, no backward pass is unscaled with a wrong scale.
 
-Share of backward passes that were unscaled with a wrong scale, by growth interval.
+The optimizer runs on another thread, some steps behind (the depth). A wrong scale is another than
+the loss was multiplied by. The share of passes with one falls with the growth interval, as the
+scale changes less often.
 """
 
 from collections.abc import Iterable
@@ -14,6 +16,7 @@ from figures import _style
 from figures.results import Result
 
 DATA = ("threads",)
+ALT = "Two falling lines: the share of passes with a wrong scale against the growth interval"
 COLORS = (
     _style.ORANGE,
     _style.VERMILION,

@@ -20,6 +20,7 @@ def test_loops_count_checks_that_ran() -> None:
     table = tables.loops(results.Result("loops", results.CPU, {}, rows))
     failed = "step changes parameters (reported); micro batches equal one batch (no report found)"
     assert table.rows == (("own", "", "1 of 3", failed),)
+    assert table.caption.startswith("1 of 1 training loops")
 
 
 def test_ranks_name_the_worst_outcomes() -> None:
