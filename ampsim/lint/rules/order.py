@@ -14,19 +14,20 @@ _MEASURES = re.compile(
 
 
 def scheduler_steps_on_skip(source: Source, trace: Trace, each: Event) -> bool:
-    """Return whether a schedule steps also on a skip; a foreign one may follow the optimizer."""
+    """Return whether a schedule steps also on a skip."""
     of_an_average = has([leaf(each.on)], "(^|_)ema")
     if of_an_average or source.prepared:
         return False
     steps = trace.skippable()
     made = source.made.get(leaf(each.on))
     if made:
-        given = [*made.args[:1], *(word.value for word in made.keywords)]
-        own = {leaf(name_of(arg)) for arg in given}
+        keywords = [word.value for word in made.keywords]
+        own = {leaf(name_of(arg)) for arg in (*made.args[:1], *keywords)}
         mine = [step for step in steps if leaf(step.of) in own]
-        # The schedule may be of an optimizer that steps by itself.
         others = [bare for bare in trace.of("bare") if leaf(bare.of) in own]
-        if mine or {*others} - {*steps}:
+        # The schedule may be of an optimizer that steps by itself.
+        alone = any(bare not in steps for bare in others)
+        if mine or alone:
             steps = mine
     return any(map(each.regardless, steps))
 
@@ -45,24 +46,29 @@ def skip_detected_by_equality(source: Source, trace: Trace, event: Event) -> boo
 
 def clip_before_unscale(source: Source, trace: Trace, clip: Event) -> bool:
     """Return whether gradients are clipped between a scaled backward pass and their unscaling."""
-    # apex unscales at the end of its block.
-    blocks = [node for node in source.around(clip.node) if isinstance(node, ast.With)]
-    heads = {item.context_expr for block in blocks for item in block.items}
-    apex = [each for each in trace.of("apex", before=clip) if each.node in heads]
-    if apex and trace.of("backward", after=apex[-1], before=clip):
+    if _in_block_of_apex(source, trace, clip):
         return True
     allows_for_it = has(clip.words, "get_scale|scaler|inv_scale")
-    if allows_for_it or not trace.of("step", after=clip, near=clip):
+    stepped = trace.of("step", after=clip, near=clip)
+    if allows_for_it or not stepped:
         return False
-    start = trace.scaled(clip)
+    start = trace.still_scaled(clip)
     if start is None:
         return False
     changes = trace.of("grad", after=start, before=clip, beside=clip)
-    if any(has(change.words, "scal") for change in changes):
+    divided = any(has(change.words, "scal") for change in changes)
+    return not divided
+
+
+def _in_block_of_apex(source: Source, trace: Trace, clip: Event) -> bool:
+    """Return whether apex, which unscales at the end of its block, has not done so yet."""
+    blocks = [node for node in source.around(clip.node) if isinstance(node, ast.With)]
+    heads = {item.context_expr for block in blocks for item in block.items}
+    opened = [each for each in trace.of("apex", before=clip) if each.node in heads]
+    if not opened:
         return False
-    return not trace.of(
-        "unscale", "step", "bare", after=start, before=clip, beside=clip
-    )
+    passes = trace.of("backward", after=opened[-1], before=clip)
+    return bool(passes)
 
 
 def scaled_gradients_read(source: Source, trace: Trace, each: Event) -> bool:
