@@ -1,8 +1,10 @@
 """The checks on real scalers: what passes, what fails as known, and what a failure says."""
 
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -26,6 +28,7 @@ from ampsim.testing.check import RaisedError  # noqa: E402
 from ampsim.testing.examples import Examples  # noqa: E402
 from ampsim.testing.scaler_checks import run as judge  # noqa: E402
 from ampsim.testing.scaler_checks.subject import as_subject, find  # noqa: E402
+from ampsim.testing.scaler_checks.traits import FEATURES  # noqa: E402
 from ampsim.torch import AsyncGradScaler, GradScaler  # noqa: E402
 from tests.test_cli import run  # noqa: E402
 
@@ -501,3 +504,24 @@ def test_pytest_reports_each_check(tmp_path):
         "skipped",
     )
     assert "passed" in {seen[each.name] for each in judge.chosen([5])}
+
+
+# ------------------------------------------------------------------------------------------- docs
+
+
+def test_table_of_features_matches_checks():
+    guide = Path(__file__).parents[2] / "docs" / "how-to" / "scaler.md"
+    rows = re.findall(r"^\| `(\w+)` \| .* \| ([^|]*) \|$", guide.read_text(), re.M)
+    skipped = {feature: {*re.findall(r"`(\w+)`", cell)} for feature, cell in rows}
+    for feature in FEATURES:
+        needing = {check.name for check in CHECKS.values() if feature in check.needs}
+        assert skipped[feature] == needing
+
+
+SUBJECT = Subject(lambda rule: NeverBacksOff("cpu", *constants(rule)))
+
+
+def test_subject_in_a_module_is_repeated():
+    said = message("overflow_backs_off_once", SUBJECT)
+    (repeat,) = [line.split()[1:] for line in said if line.startswith("  repeat")]
+    assert repeat[:3] == ["ampsim", "check", f"{__name__}:SUBJECT"]

@@ -3,6 +3,7 @@
 import gc
 import re
 import shlex
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -223,22 +224,17 @@ class ScalerCheck(Check):
         """Return the commands that repeat the failure and write a test of it, as lines of (label,
         text).
         """
-        if not re.fullmatch(r"[\w.]+:[\w.]+", subject.name):
+        target, options = _variable_of(subject), list[str]()
+        if not target and re.fullmatch(r"[\w.]+:[\w.]+", subject.name):
+            target, options = subject.name, subject.traits.as_options()
+        if not target:
             again = f"in Python: check_scaler(..., checks=[{self.name!r}]) on {subject.name!r}"
             return [("repeat", again)]
-        options, words = subject.traits.as_options(), list[str]()
+        words = list[str]()
         if not examples.is_default:
             words = ["--examples", str(examples.number), "--seed", str(examples.seed)]
-        repeat = [
-            "ampsim",
-            "check",
-            subject.name,
-            *options,
-            "--check",
-            self.name,
-            *words,
-        ]
-        emit = ["ampsim", "emit-test", self.name, subject.name, *options]
+        repeat = ["ampsim", "check", target, *options, "--check", self.name, *words]
+        emit = ["ampsim", "emit-test", self.name, target, *options]
         lines = [("repeat", shlex.join(repeat)), ("emit", shlex.join(emit))]
         return lines[: 2 if self.has_test else 1]
 
@@ -246,6 +242,15 @@ class ScalerCheck(Check):
     def has_test(self) -> bool:
         """Whether a failure can be written as a test without ampsim."""
         return self.level != LEVELS.index("threads") and self.name != DECLARED
+
+
+def _variable_of(subject: Subject) -> str:
+    """Return ``module:NAME`` of the variable that holds a Subject; "" if there is none."""
+    for module in [*sys.modules.values()]:
+        for name, value in [*getattr(module, "__dict__", {}).items()]:
+            if value is subject and module.__name__ != "__main__":
+                return f"{module.__name__}:{name}"
+    return ""
 
 
 def _user_frames(error: BaseException) -> list[str]:

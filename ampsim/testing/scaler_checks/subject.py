@@ -108,8 +108,6 @@ class Subject:
         for feature, is_declared in self.traits.declared_features.items():
             if not is_declared:
                 reasons.setdefault(feature, "not declared in Traits")
-        if not (self.traits.drop_in or self.is_torchs):
-            reasons["drop_in"] = "Traits(drop_in=True) is not declared"
         if "enabled" not in parameters(self.make)[0]:
             reasons["enabled"] = "the scaler is not made with enabled="
         if not callable(getattr(self.example, "begin_iteration", None)):

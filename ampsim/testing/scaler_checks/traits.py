@@ -8,7 +8,6 @@ from ampsim.core.machine import Arithmetic, Rule
 from ampsim.core.validation import check_choice, nearest
 
 FEATURES = {
-    "drop_in": "torch's exact results where others are also correct: `Traits.drop_in`, or a subclass of torch's",
     "enabled": "make(rule, enabled=False), or a class with torch's `enabled`: a scaler that does nothing",
     "factors": "a growth factor and a backoff factor other than 2 and 1/2",
     "gradients": "dividing gradients; some scalers leave that to the caller",
