@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from ampsim.core import refusals
 from ampsim.core.machine import Rule, State, round_to_float32
 from ampsim.core.pipeline import WouldBlockError
-from ampsim.core.validation import as_float, as_int
+from ampsim.core.validation import as_int
 from ampsim.torch.async_state import (
     AsyncState,
     Call,
@@ -25,6 +25,16 @@ from ampsim.torch.async_state import (
     StepRecord,
     Ticket,
     WithdrawnError,
+)
+from ampsim.torch.bounds import (
+    CONSTANTS,
+    LARGEST,
+    SMALLEST_NORMAL,
+    check_keys,
+    check_max_norm,
+    check_min_scale,
+    check_scale,
+    loss_scale_error,
 )
 from ampsim.torch.gradients import collect, unscale
 from ampsim.torch.gradients.clip import unscale_and_clip_
@@ -44,9 +54,6 @@ from ampsim.torch.ticket_tags import check_tags, tag_gradients_of
 ScaleTicket = Ticket[Version]
 Launch = Callable[[Callable[[], object]], object]
 Work = Callable[[ScaleTicket, StepRecord, Call], Any]
-
-SMALLEST_NORMAL = 2.0**-126  # the reciprocal of a scale below 2^-128 is inf in float32
-CONSTANTS = ("growth_factor", "backoff_factor", "growth_interval")
 
 
 class Observer(Protocol):
@@ -332,11 +339,7 @@ class AsyncGradScaler:
             ValueError: If `max_norm` is negative or NaN.
             RuntimeError: As `unscale_`; also if another optimizer has divided one of the gradients.
         """
-        max_norm = as_float("max_norm", max_norm)
-        if not max_norm >= 0:
-            raise ValueError(
-                f"max_norm={max_norm}: expected at least 0; for no clip pass math.inf"
-            )
+        max_norm = check_max_norm(max_norm)
         if not self._enabled:
             params = [
                 param for group in optimizer.param_groups for param in group["params"]
@@ -486,11 +489,7 @@ class AsyncGradScaler:
             return
         loss_scale, scale = last.value.read().scale, ticket.value.read().scale
         if loss_scale != scale:
-            raise RuntimeError(
-                f"gradients from before an update() would be divided by the scale {scale}: "
-                f"expected {loss_scale}, by which their loss was multiplied; step every optimizer "
-                "before update(), or scale a new loss"
-            )
+            raise loss_scale_error(loss_scale, scale)
 
     def _divide(
         self, ticket: ScaleTicket, optimizer: Optimizer, call: Call
@@ -837,12 +836,7 @@ class AsyncGradScaler:
             return
         if not state_dict:
             raise refusals.EMPTY_STATE_DICT.error()
-        missing = {"scale", *CONSTANTS, "_growth_tracker"} - state_dict.keys()
-        if missing:
-            raise KeyError(
-                f"the state dict lacks {sorted(missing)}: expected all keys of a state_dict(); "
-                "load one that was not changed"
-            )
+        check_keys(state_dict)
         self._settle()
         state = self._shared.value
         rule = state.rule.replace(**{name: state_dict[name] for name in CONSTANTS})
@@ -905,11 +899,7 @@ def _make_rule(
         raise refusals.GROWTH_FACTOR.error()
     if backoff_factor >= 1.0:
         raise refusals.BACKOFF_FACTOR.error()
-    if not min_scale >= SMALLEST_NORMAL:
-        raise ValueError(
-            f"min_scale={min_scale!r}: expected at least 2.0**-126, because 1/scale is inf below "
-            "2.0**-128; pass min_scale=2.0**-126"
-        )
+    check_min_scale(min_scale)
     rule = Rule(
         init_scale,
         growth_factor,
@@ -924,20 +914,8 @@ def _make_rule(
 
 
 def _scale_within_bounds(scale: Any, rule: Rule, name: str = "new_scale") -> float:
-    """Return a scale by value; raise unless it is a number within the bounds of a rule."""
-    if isinstance(scale, Tensor):
-        if scale.numel() != 1 or scale.requires_grad:
-            raise refusals.NEW_SCALE.error()
-        scale = scale.item()
-    value = as_float(name, scale)
-    low = rule.min_scale or 0.0
-    high = torch.finfo(torch.float32).max if rule.max_scale is None else rule.max_scale
-    if not low <= round_to_float32(value) <= high:
-        raise ValueError(
-            f"{name}={value!r}: expected within [min_scale, max_scale] = [{low!r}, {high!r}]; pass "
-            "such a number, or wider bounds to the scaler"
-        )
-    return value
+    high = LARGEST if rule.max_scale is None else rule.max_scale
+    return check_scale(name, scale, rule.min_scale or 0.0, high)
 
 
 def _check_order(device: torch.device) -> None:

@@ -15,7 +15,6 @@ may step different optimizers, as with torch's class. `update` drops all of it.
 """
 
 import functools
-import numbers
 import warnings
 from types import SimpleNamespace
 from typing import Any
@@ -30,6 +29,16 @@ from ampsim.core.machine import Rule, round_to_float32
 from ampsim.core.policies import Policy
 from ampsim.core.validation import as_int, check_choice
 from ampsim.torch import fused
+from ampsim.torch.bounds import (
+    CONSTANTS,
+    LARGEST,
+    SMALLEST_NORMAL,
+    check_keys,
+    check_max_norm,
+    check_min_scale,
+    check_scale,
+    loss_scale_error,
+)
 from ampsim.torch.gradients import collect, divided, unscale
 from ampsim.torch.gradients.clip import unscale_and_clip_
 from ampsim.torch.gradients.unscale import FoundInf, copied
@@ -37,10 +46,7 @@ from ampsim.torch.policy import PolicyRun
 from ampsim.torch.ranks import Ranks
 from ampsim.torch.step_report import StepReport
 
-SMALLEST_NORMAL = 2.0**-126  # in float32 the reciprocal of a scale below 2**-128 is inf
-LARGEST = torch.finfo(torch.float32).max
 _DEFAULTS = (2.0**16, 2.0, 0.5, 2000, None, None)
-_CONSTANTS = ("growth_factor", "backoff_factor", "growth_interval")
 States = dict[int, dict[str, Any]]  # by id of an optimizer
 _TORCHS_UNSCALE = torch.amp.GradScaler._unscale_grads_  # to see a client's patch
 
@@ -185,17 +191,13 @@ class GradScaler(torch.amp.GradScaler):
             "max_scale": self._max_scale,
         }
         Rule(init_scale=init_scale, **bounds)
-        if self._min_scale < SMALLEST_NORMAL:
-            raise ValueError(
-                f"min_scale={self._min_scale!r}: expected at least 2.0**-126, below which 1/scale "
-                "may be inf; pass 2.0**-126"
-            )
+        check_min_scale(self._min_scale)
         self._check_scale("init_scale", init_scale)
 
     def _check_constants(self, **changed: Any) -> None:
         """Raise for constants with which torch's kernel would compute nonsense."""
         if self._enabled:
-            current = {name: getattr(self, f"_{name}") for name in _CONSTANTS}
+            current = {name: getattr(self, f"_{name}") for name in CONSTANTS}
             Rule(**(current | changed))
 
     def _check_ranks(self) -> None:
@@ -204,7 +206,7 @@ class GradScaler(torch.amp.GradScaler):
         values: dict[str, object] = {"enabled": self._enabled}
         if self._enabled:
             names = (
-                *_CONSTANTS,
+                *CONSTANTS,
                 "init_scale",
                 "min_scale",
                 "max_scale",
@@ -307,7 +309,7 @@ class GradScaler(torch.amp.GradScaler):
             ValueError: If `max_norm` is NaN or negative.
             RuntimeError: If the gradients were already unscaled or stepped.
         """
-        limit = _check_max_norm(max_norm)
+        limit = check_max_norm(max_norm)
         norm = None
         if self._enabled:
             self._check_scale_growth_tracker("unscale_")  # before a record is made
@@ -399,11 +401,7 @@ class GradScaler(torch.amp.GradScaler):
             return
         state = self._last_states.get(id(optimizer))
         if state is None or state["stage"] is not OptState.STEPPED:
-            raise RuntimeError(
-                f"gradients from before an update() would be divided by the scale {self._scale}: "
-                f"expected {self._loss_scale}, by which their loss was multiplied; step every "
-                "optimizer before update(), or scale a new loss"
-            )
+            raise loss_scale_error(self._loss_scale, self._scale)
 
     def _groups(
         self, optimizer: Optimizer, allow_fp16: bool, **options: Any
@@ -738,19 +736,7 @@ class GradScaler(torch.amp.GradScaler):
         return self._check_scale("new_scale", new_scale)
 
     def _check_scale(self, name: str, scale: object) -> float:
-        """Return a scale as a float; raise unless it is a number within the bounds."""
-        if isinstance(scale, bool) or not isinstance(scale, numbers.Real):
-            raise TypeError(
-                f"{name}={scale!r} is a {type(scale).__name__}: expected a number; "
-                "pass a float such as 1024.0"
-            )
-        if not self._min_scale <= round_to_float32(float(scale)) <= self._max_scale:
-            raise ValueError(
-                f"{name}={scale!r}: expected a number within [min_scale, max_scale] = "
-                f"[{self._min_scale!r}, {self._max_scale!r}]; pass such a number, or construct the "
-                "scaler with wider bounds"
-            )
-        return float(scale)
+        return check_scale(name, scale, self._min_scale, self._max_scale)
 
     def set_growth_factor(self, new_factor: float) -> None:
         """Set the growth factor; ValueError unless it is at least 1."""
@@ -812,18 +798,12 @@ class GradScaler(torch.amp.GradScaler):
         self._interval_is_new = True
 
     def _check_state_dict(self, state_dict: dict[str, Any]) -> dict[str, Any]:
-        names = ("scale", *_CONSTANTS, "_growth_tracker")
-        missing = [name for name in names if name not in state_dict]
-        if missing:
-            raise KeyError(
-                f"the state dict has no {', '.join(missing)}, only {sorted(state_dict)}: expected "
-                "all five keys of a GradScaler's state_dict(); load an unchanged state dict"
-            )
+        check_keys(state_dict)
         saved = {
             name: value.item() if isinstance(value, Tensor) else value
             for name, value in state_dict.items()
         }
-        self._check_constants(**{name: saved[name] for name in _CONSTANTS})
+        self._check_constants(**{name: saved[name] for name in CONSTANTS})
         saved["scale"] = self._check_scale("scale", saved["scale"])
         tracker = saved["_growth_tracker"]
         tracker = (
@@ -851,17 +831,3 @@ class GradScaler(torch.amp.GradScaler):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._begin_process()
-
-
-def _check_max_norm(max_norm: Any) -> float:
-    is_number = isinstance(max_norm, numbers.Real)
-    if not is_number and not (isinstance(max_norm, Tensor) and max_norm.numel() == 1):
-        raise TypeError(
-            f"max_norm={max_norm!r}: expected a number; pass a float such as 1.0"
-        )
-    norm = float(max_norm)
-    if not norm >= 0:
-        raise ValueError(
-            f"max_norm={max_norm!r}: expected a number of at least 0; for no clipping pass math.inf"
-        )
-    return norm
