@@ -2,12 +2,11 @@
 test.
 """
 
-import importlib
 import math
 import re
-import sys
 import textwrap
 from collections.abc import Mapping, Sequence
+from importlib import metadata
 from itertools import groupby
 from typing import NamedTuple
 
@@ -37,53 +36,23 @@ def written(
         body: Lines of the test.
         head: Definitions before the test.
     """
-    standard = [line for line in imports if _top(line) in sys.stdlib_module_names]
-    groups = [standard, [line for line in imports if line not in standard]]
-    front = ["\n".join(sorted(group, key=_by_form)) for group in groups if group]
+    plain = [line for line in imports if line.startswith("import")]
+    front = "\n".join([*sorted(plain), *sorted({*imports} - {*plain})])
     code = textwrap.indent("\n".join(body), "    ")
-    parts = [*head, f"def test_{about.check}():\n{code}"]
-    return (
-        "\n\n".join([_docstring(about, imports), *front])
-        + "\n\n\n"
-        + "\n\n\n".join(parts)
-        + "\n"
-    )
+    parts = [f"{_docstring(about)}\n\n{front}", *head]
+    return "\n\n\n".join([*parts, f"def test_{about.check}():\n{code}\n"])
 
 
-def _by_form(line: str) -> tuple[bool, str]:
-    return line.startswith("from"), line
-
-
-def _top(line: str) -> str:
-    return line.split()[1].partition(".")[0]
-
-
-def _docstring(about: Text, imports: Sequence[str]) -> str:
-    seen = re.sub(r"\x1b\[\d*m", "", about.seen)  # colours of a terminal
-    head = textwrap.fill(
-        textwrap.shorten(f"{about.check}: {seen}", 2 * WIDTH, placeholder=" ..."), WIDTH
-    )
-    rest = [
-        about.statement,
-        about.cause,
-        f"Reported before: {about.issue}" if about.issue else "",
-    ]
+def _docstring(about: Text) -> str:
+    seen = re.sub(
+        r"\x1b\[\d*m", "", f"{about.check}: {about.seen}"
+    )  # a terminal's colors
+    report = f"Reported before: {about.issue}" if about.issue else ""
+    version = f"Seen with torch {metadata.version('torch')}."
+    rest = [about.statement, about.cause, report, version]
     lines = [textwrap.fill(line, WIDTH) for line in rest if line]
-    return "\n".join(
-        [f'"""{head}', "", *lines, f"Seen with {versions(imports)}.", '"""']
-    )
-
-
-def versions(imports: Sequence[str]) -> str:
-    """Return the packages that import lines name, with their versions."""
-    tops = dict.fromkeys(map(_top, imports))
-    found = {
-        top: getattr(importlib.import_module(top), "__version__", None) for top in tops
-    }
-    return (
-        ", ".join(f"{top} {version}" for top, version in found.items() if version)
-        or "its version of today"
-    )
+    first = textwrap.fill(textwrap.shorten(seen, 2 * WIDTH, placeholder=" ..."), WIDTH)
+    return "\n".join([f'"""{first}', "", *lines, '"""'])
 
 
 def value(each: object) -> str:
