@@ -222,13 +222,6 @@ FLOORS = {
         "figures.claim_results",
         "paper",
     },
-    "paper/numbers/runs.py": {
-        "ampsim.core.json_lines",
-        "experiments.corpus.runs",
-        "figures.derived_numbers",
-        "figures.results",
-        "paper",
-    },
     "paper/build.py": {
         "ampsim.core.json_lines",
         "ampsim.core.files",

@@ -685,7 +685,6 @@ class GradScaler(torch.amp.GradScaler):
         if self._on_min_scale != "clamp":
             self._check_min_scale(float(scale), flags)
         if self._policy is not None:
-            states = self._per_optimizer_states.values()
             largest = [state.get("largest") for state in states]
             seen = [each for each in largest if each is not None]
             return self._policy.next_scale(any(flags), seen, float(scale))

@@ -161,8 +161,9 @@ def _plays(
                 records = play_on_threads(make, scenario, ranks, gradients, late(rank))
                 where = f"threads, rank {rank} late"
                 yield {**played, scenario: records}, scenario, where
-    played = play_all(make, todo, ranks, gradients, wait) if wait else {}
-    yield from ((played, scenario, "processes with gloo") for scenario in played)
+    if wait:
+        apart: Played = {**play_all(make, todo, ranks, gradients, wait)}
+        yield from ((apart, scenario, "processes with gloo") for scenario in apart)
 
 
 def find(target: str) -> Make:
