@@ -199,8 +199,8 @@ class TakesNoScale(Stranger):
         (GivesUp, "overflow_backs_off_once", "gives_up=(OverflowError,)"),
         (ReturnsNothing, "step_returns_optimizer_result", "unsupported={'step_value'}"),
         (NoSetters, DECLARED, "unsupported={'setters'}"),
-        (AcceptsMisuse, "misuse_raises", "unsupported={'refusals'}"),
-        (TakesAgain, "call_sequences_match_torch", "unsupported={'refusals'}"),
+        (AcceptsMisuse, "misuse_raises", "unsupported={'misuse_errors'}"),
+        (TakesAgain, "call_sequences_match_torch", "unsupported={'misuse_errors'}"),
     ],
 )
 def test_finding_names_its_trait(scaler, check, declared):
@@ -293,7 +293,7 @@ def passes(check, scaler):
 def test_proposal_excuses_no_failure(scaler, name):
     checks = judge.chosen(names=[name])
     proposed, known = propose(as_subject(scaler), checks, passes)
-    assert not proposed.traits.unsupported & {"refusals", "saved_constants"}
+    assert not proposed.traits.unsupported & {"misuse_errors", "saved_constants"}
     assert (passes(checks[0], proposed), known) == (False, {})
 
 

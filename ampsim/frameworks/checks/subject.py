@@ -28,7 +28,7 @@ HAS = {
     "factors",
     "gradients",
     "growth",
-    "refusals",
+    "misuse_errors",
     "steps",
     "state_dict",
     *Traits().declared_features,

@@ -47,7 +47,7 @@ def _calls(text: str) -> list[Call]:
 @check(
     1,
     issue="redai-studio/Relax#44",
-    needs="refusals unscale_ growth",
+    needs="misuse_errors unscale_ growth",
     rule=rules(growth=False),
     calls=CALLS,
     found=[

@@ -254,7 +254,7 @@ GROWTH_FACTOR = text_of(refusals.GROWTH_FACTOR)
 BACKOFF_FACTOR = text_of(refusals.BACKOFF_FACTOR)
 
 
-@check(1, issue="Haian-Jin/LVSM#19", needs="refusals")
+@check(1, issue="Haian-Jin/LVSM#19", needs="misuse_errors")
 def misuse_raises(case: ScalerAdapter) -> None:
     """A step() without gradients or with closure=, and scale() of no tensor raise."""
     scaler = case.ready_to_step()
@@ -275,7 +275,7 @@ def misuse_raises(case: ScalerAdapter) -> None:
 @check(
     1,
     issue="bitsandbytes-foundation/bitsandbytes#945",
-    needs="float16 refusals unscale_",
+    needs="float16 misuse_errors unscale_",
 )
 def float16_gradients_raise(case: ScalerAdapter) -> None:
     """unscale_() raises for float16 gradients, because unscaled gradients would underflow again."""
@@ -287,7 +287,7 @@ def float16_gradients_raise(case: ScalerAdapter) -> None:
     assert (half.grad == 1.0).all(), "it raised, but the gradients changed"
 
 
-@check(1, issue="davda54/sam#97", needs="refusals")
+@check(1, issue="davda54/sam#97", needs="misuse_errors")
 def positional_closure_raises(case: ScalerAdapter) -> None:
     """step(optimizer, closure) raises like step(optimizer, closure=...)."""
     scaler = case.ready_to_step()
@@ -297,7 +297,7 @@ def positional_closure_raises(case: ScalerAdapter) -> None:
 
 @check(
     1,
-    needs="refusals",
+    needs="misuse_errors",
     factors=st.sampled_from([(1.0, 0.5), (0.5, 0.5), (2.0, 1.0), (2.0, 2.0)]),
 )
 def neutral_factors_raise(case: ScalerAdapter, factors: tuple[float, float]) -> None:
@@ -329,7 +329,7 @@ INVALID = (
 @check(
     1,
     issue="ooples/AiDotNet.Tensors#277",
-    needs="refusals",
+    needs="misuse_errors",
     constant=st.sampled_from(INVALID),
 )
 def invalid_arguments_raise(case: ScalerAdapter, constant: tuple[str, float]) -> None:

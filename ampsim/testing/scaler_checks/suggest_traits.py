@@ -22,7 +22,7 @@ ODD = 1700.0  # not a power of two
 DECLARED = "missing_features_are_declared"
 UNOBSERVED = (
     "float16",
-    "refusals",
+    "misuse_errors",
     "step_value",
 )  # features that only a check can decide
 Changes = Mapping[str, Any]  # of traits

@@ -18,7 +18,7 @@ FEATURES = {
     "optimizers": "more than one optimizer",
     "override": "update(new_scale)",
     "pickle": "pickling between iterations",
-    "refusals": "misuse raises immediately and does not change the scaler",
+    "misuse_errors": "misuse raises immediately and does not change the scaler",
     "saved_constants": "a state dict with the constants, not only the state",
     "setters": "getters and setters of growth_factor, backoff_factor, and growth_interval",
     "skip_report": "last_step.skipped",
