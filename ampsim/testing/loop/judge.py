@@ -133,7 +133,7 @@ def judge_loop(
             yield judged(
                 check,
                 name,
-                partial(_ask, check, make, numbered, brief=reason is not None),
+                partial(_ask, check, make, numbered),
                 reason,
                 limit,
             )
@@ -200,8 +200,8 @@ def _not_the_same(step: int, difference: str) -> str:
     )
 
 
-def _ask(check: Check, make: Make, batches: Sequence[Batch], *, brief: bool) -> None:
-    """Run a check; raise BrokenError for a failure, with the events of its step unless `brief`."""
+def _ask(check: Check, make: Make, batches: Sequence[Batch]) -> None:
+    """Run a check; raise BrokenError for a failure."""
     try:
         verdict = check.function(make, batches)
     except LoopError as error:
@@ -209,8 +209,6 @@ def _ask(check: Check, make: Make, batches: Sequence[Batch], *, brief: bool) -> 
             raise BrokenError(described(check, str(error))) from error
         raise LoopError(f"{check.name}: {error}") from error.__cause__
     if verdict is not None:
-        if brief:
-            raise BrokenError(verdict.where)
         raise BrokenError(message(check, verdict))
 
 

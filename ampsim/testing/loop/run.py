@@ -92,12 +92,8 @@ class Run(ABC):
         logged.
         """
         with blame_user_code("state or logged"):
-            self.states.append(
-                snapshot(
-                    Loop(self.loop.step, self.loop.state) if first else self.loop,
-                    self.unpack,
-                )
-            )
+            logged = {} if first or not self.loop.logged else self.loop.logged()
+            self.states.append(snapshot(self.loop.state, self.unpack, logged))
             self.scalers.append(self.scaler_arrays())
 
     def overflows(self, step: int) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ampsim.testing.loop.loop import Loop, LoopError
+from ampsim.testing.loop.loop import LoopError
 
 Array = np.ndarray[Any, np.dtype[Any]]
 State = dict[str, Array]
@@ -15,16 +15,15 @@ LOGGED = "logged"
 DATA = "data"
 
 
-def snapshot(loop: Loop, unpack: Callable[[Any], Any]) -> State:
+def snapshot(
+    state: Mapping[str, Any], unpack: Callable[[Any], Any], logged: Mapping[str, Any]
+) -> State:
     """Return copies of all that the loop carries and has logged, by dotted names; see `Run.unpack`.
 
     Raises:
         LoopError: A value of ``state`` or ``logged`` cannot be compared.
     """
-    logged = loop.logged() if loop.logged else {}
-    held = dict(loop.state) | {
-        f"{LOGGED}.{key}": value for key, value in logged.items()
-    }
+    held = {**state, **{f"{LOGGED}.{key}": value for key, value in logged.items()}}
     return {
         name: array
         for key, value in held.items()

@@ -16,7 +16,7 @@ from jax.tree_util import keystr, tree_flatten_with_path
 
 from ampsim.testing.loop.backends.jax_faults import make_scale
 from ampsim.testing.loop.faults import FAULTS
-from ampsim.testing.loop.loop import Loop, LoopError
+from ampsim.testing.loop.loop import LoopError
 from ampsim.testing.loop.run import NOTHING, Fault, Planted, Run
 from ampsim.testing.loop.state import State, differences, snapshot
 
@@ -121,7 +121,7 @@ class JaxRun(Run):
         return {keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
 
     def parameters(self) -> State:
-        state = snapshot(Loop(self.loop.step, self.loop.state), self.unpack)
+        state = snapshot(self.loop.state, self.unpack, {})
         return {
             name: array
             for name, array in state.items()

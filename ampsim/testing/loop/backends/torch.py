@@ -99,9 +99,8 @@ class TorchRun(Run):
         if param.grad is None:
             return
         if fault.value == 1:
-            planted.early = planted.early or snapshot(
-                Loop(self.loop.step, self.loop.state), self.unpack
-            )
+            early = planted.early or snapshot(self.loop.state, self.unpack, {})
+            planted.early = early
         number = planted.passes[name] = planted.passes.get(name, 0) + 1
         if (
             fault.value != 1
