@@ -5,14 +5,14 @@ its maker names.
 import copy
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from ampsim.testing.loop.loop import Loop, LoopError, blame_user_code
 from ampsim.testing.loop.run import Run
 from ampsim.testing.loop.state import same
 
-Make = Callable[..., Any]  # make(scaler) gives a Loop, or what has its attributes
+Make = Callable[..., Any]  # make(scaler) gives a Loop
 NEVER = 2**30  # a growth interval that no run reaches
 # where the classes live that annotate the parameter of a JAX loop's make
 OF_JAX = ("ampsim.jax", "flax", "jmp")
@@ -54,16 +54,13 @@ def begin(make: Make, scale: float, growth_interval: int = NEVER) -> Run:
     run.seed(0)
     with blame_user_code("make"):
         loop = make(run.scaler)
-    if not (hasattr(loop, "step") and hasattr(loop, "state")):
+    if not isinstance(loop, Loop):
         raise LoopError(
             f"make returned {type(loop).__name__}: expected a Loop(step, state={{...}})"
         )
-    given: dict[str, Any] = {
-        each.name: getattr(loop, each.name, None) for each in fields(Loop)
-    }
-    run.loop = Loop(**given)
-    if not isinstance(run.loop.state, Mapping):
-        kind = type(run.loop.state).__name__
+    run.loop = loop
+    if not isinstance(loop.state, Mapping):
+        kind = type(loop.state).__name__
         raise LoopError(
             f"state is a {kind}: expected a mapping of names, as {{'model': model}}"
         )
