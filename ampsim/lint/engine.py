@@ -108,6 +108,10 @@ def lint(
 ) -> list[Finding]:
     """Find loss-scaling problems in the source of a training loop, without running it.
 
+    >>> text = "scaler = GradScaler(); scaler.scale(loss(x)).backward(); optimizer.step()"
+    >>> lint(text)[0].code
+    'AMP111'
+
     Args:
         source: Text of a Python file.
         path: Path of the file, for the findings.
@@ -118,11 +122,6 @@ def lint(
 
     Raises:
         UnreadableError: The text is not Python source.
-
-    Example:
-        >>> text = "scaler = GradScaler(); scaler.scale(loss(x)).backward(); optimizer.step()"
-        >>> lint(text)[0].code
-        'AMP111'
     """
     return examine(source, path, codes)[0]
 

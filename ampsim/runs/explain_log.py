@@ -122,6 +122,10 @@ class Explanation:
 def explain(source: str | PathLike[str] | Iterable[str] | History) -> Explanation:
     """Diagnose a training run from its log.
 
+    >>> lines = [f"step {i}: loss {4 - i / 10:.2f}, loss_scale 65536" for i in range(20)]
+    >>> print(explain(lines).verdict)
+    no problem found
+
     Args:
         source: Path of a log, its lines, or the result of `read_log`. See `read_log` for the
             formats.
@@ -133,11 +137,6 @@ def explain(source: str | PathLike[str] | Iterable[str] | History) -> Explanatio
         OSError: If the file cannot be read.
         ImportError: If a tracker's file needs a package that is missing.
         ValueError: If the file is damaged, or has no loss, loss scale, or gradient norm.
-
-    Example:
-        >>> lines = [f"step {i}: loss {4 - i / 10:.2f}, loss_scale 65536" for i in range(20)]
-        >>> print(explain(lines).verdict)
-        no problem found
     """
     history = source if isinstance(source, History) else read_log(source)
     with np.errstate(all="ignore"):  # of numbers that no run has

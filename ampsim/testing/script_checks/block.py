@@ -43,6 +43,20 @@ def checked(
     process cannot be forked (CUDA, other systems than Linux), the checks that compare iterations
     are skipped.
 
+    >>> import torch
+    >>> from ampsim.testing import checked
+    >>> model = torch.nn.Linear(2, 1)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> scaler = torch.amp.GradScaler("cpu")
+    >>> with checked(raises=False) as found:
+    ...     for _ in range(8):
+    ...         optimizer.zero_grad()
+    ...         scaler.scale(model(torch.randn(4, 2)).square().mean()).backward()
+    ...         scaler.unscale_(optimizer)
+    ...         scaler.update()  # scaler.step(optimizer) is missing
+    >>> [result.check.name for result in found.results if result.outcome == "failed"]
+    ['step_changes_parameters']
+
     Args:
         steps: Steps of an optimizer after which nothing more is recorded; at least 1.
         raises: Whether the end of the block raises an error for findings.
@@ -55,21 +69,6 @@ def checked(
         AssertionError: At the end of the block, with `raises`: there are findings; the text has all
             of them.
         ValueError: There is no such check.
-
-    Example:
-        >>> import torch
-        >>> from ampsim.testing import checked
-        >>> model = torch.nn.Linear(2, 1)
-        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        >>> scaler = torch.amp.GradScaler("cpu")
-        >>> with checked(raises=False) as found:
-        ...     for _ in range(8):
-        ...         optimizer.zero_grad()
-        ...         scaler.scale(model(torch.randn(4, 2)).square().mean()).backward()
-        ...         scaler.unscale_(optimizer)
-        ...         scaler.update()  # scaler.step(optimizer) is missing
-        >>> [result.check.name for result in found.results if result.outcome == "failed"]
-        ['step_changes_parameters']
     """
     __tracebackhide__ = True  # for pytest
     wanted, result = chosen(CHECKS, checks), Checked()
