@@ -42,6 +42,7 @@ DEVICES = ("cpu",)
 RECORDED = runner.DATA / "cpu" / "recorded_thresholds.jsonl"
 DROP_BITS, DROP_STEPS = 10, 10
 PRICE = 0.01  # skips per step that an unused bit is worth to `best_rule`
+SCORES = ("skips", "unused", "burst", "recovery")
 Floats = NDArray[np.float64]
 
 
@@ -201,33 +202,21 @@ def best_rule() -> Rule:
 
 
 def table(rows: Sequence[Record]) -> Table:
-    """Return the mean scores of each policy over all runs; the longest burst; the median recovery."""
+    """Return the mean scores of each policy over all runs; the longest burst; the median recovery,
+    to which a run without one counts as inf.
+    """
     shown = Table(
         "policy", "skips, %", "unused, bits", "longest burst", "median recovery, steps"
     )
     for name, units in itertools.groupby(rows, key=lambda row: str(row["arm"])):
-        skips, unused, burst, recovery = columns(list(units))
-        shown.add_row(
-            name, f"{skips:.2f}", f"{unused:.2f}", f"{burst:.0f}", f"{recovery:.0f}"
-        )
+        scores = [[unit[key] for key in SCORES] for unit in units]
+        # (seeds, scores, networks); None becomes NaN.
+        numbers = np.array(scores, dtype=float)
+        skips, unused, burst, recovery = numbers.swapaxes(0, 1).reshape(len(SCORES), -1)
+        recovered = np.median(np.nan_to_num(recovery, nan=math.inf))
+        means = f"{skips.mean():.2f}", f"{np.nanmean(unused):.2f}"
+        shown.add_row(name, *means, f"{burst.max():.0f}", f"{recovered:.0f}")
     return shown
-
-
-def columns(units: Sequence[Record]) -> tuple[float, float, float, float]:
-    """Return what `table` shows of one policy; a run without recovery counts as inf."""
-
-    def numbers(key: str, missing: float) -> Floats:
-        values = itertools.chain.from_iterable(row[key] for row in units)
-        return np.array(
-            [missing if value is None else value for value in values], dtype=float
-        )
-
-    return (
-        float(numbers("skips", math.nan).mean()),
-        float(np.nanmean(numbers("unused", math.nan))),
-        float(numbers("burst", math.nan).max()),
-        float(np.median(numbers("recovery", math.inf))),
-    )
 
 
 if __name__ == "__main__":

@@ -13,14 +13,13 @@ quotients.
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from rich.table import Table
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.device_mesh import init_device_mesh
@@ -220,26 +219,6 @@ def bits_lost(ranks: int, name: str) -> int:
         ):
             return bits
     raise RuntimeError(f"no step with a gradient of {scenario.equal}")
-
-
-def table(rows: Sequence[Record]) -> Table:
-    """Return the bits lost, a column per number of ranks."""
-    ranks = [row["ranks"] for row in rows[0]["measured"]]
-    shown = Table(
-        "reduction", *(f"N = {n}" for n in ranks), title="Bits lost on N ranks"
-    )
-    for row in rows:
-        cells = [
-            f"{each['bits_lost']}"
-            + (
-                f" (predicted {each['predicted']:g})"
-                if each["bits_lost"] != each["predicted"]
-                else ""
-            )
-            for each in row["measured"]
-        ]
-        shown.add_row(row["arm"], *cells)
-    return shown
 
 
 if __name__ == "__main__":

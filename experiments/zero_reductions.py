@@ -28,7 +28,6 @@ from ampsim.core.json_lines import Record
 from experiments import rank_reductions, runner
 from experiments.rank_reductions import SMOKE as SMOKE
 from experiments.rank_reductions import Arm, Config
-from experiments.rank_reductions import table as table
 
 DEVICES = ("cpu",)
 RECOMPUTED = ("ZeRO-0", "ZeRO-1")

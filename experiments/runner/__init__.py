@@ -12,13 +12,11 @@ from experiments.runner.settings import (
     BEFORE_THE_END,
     COUNT,
     FROM_0,
-    SHARE,
-    like,
     one_of,
 )
 
 __all__ = [
-    "BEFORE_THE_END", "COUNT", "DATA", "FROM_0", "SHARE", "Config", "Single", "Unit", "UsageError", "like", "main",
+    "BEFORE_THE_END", "COUNT", "DATA", "FROM_0", "Config", "Single", "Unit", "UsageError", "main",
     "one_of",
 ]  # fmt: skip
 

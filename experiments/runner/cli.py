@@ -89,25 +89,18 @@ def check_figures(run: Run) -> Outcome:
             rendering.require_arms(name, [planned])
         except ValueError as error:
             raise UsageError(str(error)) from error
-    said = (
-        f"figures that can draw it: {', '.join(drawn)}"
-        if drawn
-        else "no figure draws it"
-    )
-    print(f"{run.stem}: {len(planned.arms)} arms, {len(rows)} units; {said}")
+    counts = f"{len(planned.arms)} arms, {len(rows)} units"
+    names = ", ".join(drawn) or "none"
+    print(f"{run.stem}: {counts}; figures whose arms are there: {names}")
     return Outcome(0, "checked")
 
 
 def print_table(run: Run) -> None:
     """Print the table of an experiment that has one."""
     if hasattr(run.experiment.module, "table"):
-        origin, rows = data_file.read(run.path)
-        table = run.experiment.module.table(rows)
-        width = max(120, Console().width)
-        Console(width=width, highlight=False, soft_wrap=isinstance(table, str)).print(
-            table, markup=False
-        )
-        print(f"{run.stem}: measured on {origin['device']['name']}")
+        _, rows = data_file.read(run.path)
+        console = Console(width=max(120, Console().width), highlight=False)
+        console.print(run.experiment.module.table(rows), markup=False)
 
 
 def parse(stem: str, argv: Sequence[str]) -> Run:

@@ -26,7 +26,7 @@ from figures import claim_results
 USAGE = (
     "usage: python -m experiments [all | STEM...] "
     "[--device cpu|cuda] [--smoke] [--jobs N] [--force | --reproduce] [--help]\n"
-    "       python -m experiments gpu [STEM...] [--minutes N] [--dry]\n"
+    "       python -m experiments gpu [STEM...] [--minutes N]\n"
     "       python -m experiments new NAME\n"
     "       python -m experiments records [--data DIR]\n"
     "       python -m experiments adopt [--data DIR]\n"

@@ -6,8 +6,6 @@ Worker processes are reused across experiments, except by those that measure tim
 from collections.abc import Sequence
 
 import tyro
-from rich.console import Console
-from rich.table import Table
 
 from ampsim.core.files import DamagedFileError
 from ampsim.runs.record import data_file
@@ -48,11 +46,9 @@ def main(argv: Sequence[str], named: Sequence[str] = ()) -> int:
             ended[one.stem] = run_one(one, argv, workers)
             if ended[one.stem].status and not named:
                 break
-    table = Table("experiment", "data", "CPU seconds")
-    table.columns[2].justify = "right"
+    print("CPU seconds of each experiment, and its data:")
     for stem, outcome in ended.items():
-        table.add_row(stem, outcome.text, f"{outcome.seconds:.0f}")
-    Console(width=max(120, Console().width), highlight=False).print(table, markup=False)
+        print(f"{stem:20s} {outcome.seconds:6.0f}  {outcome.text}")
     total = sum(outcome.seconds for outcome in ended.values())
     written = [stem for stem, outcome in ended.items() if outcome.written]
     print(

@@ -7,9 +7,7 @@ again.
 
 import argparse
 import signal
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 from experiments.runner import device, pool
 from experiments.runner.execute import Options, Run, execute, refuse
@@ -38,11 +36,9 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--minutes", type=float, default=9.0, help="time limit; default: 9"
     )
-    parser.add_argument("--dry", action="store_true", help="run a few steps on the CPU")
     given = parser.parse_args(argv)
-    name = "cpu" if given.dry else "cuda"
     try:
-        device.require(name)
+        device.require("cuda")
         if unknown := set(given.stems) - set(order):
             raise UsageError(
                 f"{', '.join(unknown)}: expected some of {', '.join(order)}"
@@ -55,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
     status = 0
     try:
         for stem in given.stems or order:
-            status = max(status, run_experiment(Experiment(stem), name))
+            status = max(status, run_experiment(Experiment(stem)))
             if status == 130:
                 break
     except KeyboardInterrupt:
@@ -65,19 +61,13 @@ def main(argv: Sequence[str]) -> int:
     return status
 
 
-def run_experiment(chosen: Experiment, name: str) -> int:
-    """Run one experiment with its default settings, or a few steps on the CPU; return the exit
-    status.
-    """
-    dry = name == "cpu"
+def run_experiment(chosen: Experiment) -> int:
+    """Run one experiment with its default settings; return the exit status."""
     try:
         chosen.require_packages()
-        config = chosen.module.SMOKE if dry else chosen.module.Config()
-        path = chosen.data(device.slug(name))
-        if dry:
-            path = Path(tempfile.mkdtemp(prefix="ampsim-smoke-")) / path.name
-        options = Options(device="cpu" if dry else "cuda", smoke=dry)
-        run = Run(chosen, config, options, path, ["--device", name], path)
+        path = chosen.data(device.slug("cuda"))
+        settings = chosen.module.Config(), Options(device="cuda")
+        run = Run(chosen, *settings, path, ["--device", "cuda"], path)
         with pool.kernels(own=not chosen.repeats), pool.Workers() as workers:
             return execute(run, workers).status
     except (ImportError, RuntimeError, ValueError, OSError) as error:

@@ -6,7 +6,6 @@ source are their author's business.
 """
 
 import math
-import re
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
@@ -25,7 +24,6 @@ class Expected:
 COUNT = Expected("a whole number of at least 1", lambda value, _: value >= 1)
 POSITIVE = Expected("a finite number above 0", lambda value, _: 0 < value < math.inf)
 FROM_0 = Expected("a finite number from 0", lambda value, _: 0 <= value < math.inf)
-SHARE = Expected("a share from 0 to 1", lambda value, _: 0 <= value <= 1)
 BEFORE_THE_END = Expected(
     "a step from 0 and below steps", lambda value, config: 0 <= value < config.steps
 )
@@ -39,14 +37,6 @@ SEED = Expected("a seed from 0 to 2^32 - 1", lambda value, _: 0 <= value < 2**32
 def one_of(names: Collection[str]) -> Expected:
     """Return the condition that a text is one of these."""
     return Expected(f"one of {', '.join(names)}", lambda value, _: value in names)
-
-
-def like(pattern: str, example: str) -> Expected:
-    """Return the condition that a text has a form."""
-    return Expected(
-        f"a text like {example}",
-        lambda value, _: re.fullmatch(pattern, value) is not None,
-    )
 
 
 def check(config: Config) -> None:

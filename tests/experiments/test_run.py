@@ -281,11 +281,9 @@ class Config(runner.Config):
     static_log2: tuple[int, ...] = (0, 4)
     warm_up: Annotated[int, runner.BEFORE_THE_END] = 1
     depths: Annotated[tuple[int, ...], runner.FROM_0] = (0, 1)
-    share: Annotated[float, runner.SHARE] = 0.0
     split: tuple[tuple[int, float], ...] = ((2, 0.5),)
     size: Size = Size(1, 2)
     kinds: Annotated[tuple[str, ...], runner.one_of(("relu", "tanh"))] = ("relu",)
-    shape: Annotated[str, runner.like("[0-9]+x[0-9]+", "2x32")] = "2x32"
 
 SMOKE = Config()
 """
@@ -304,11 +302,9 @@ SMOKE = Config()
         ("--static-log2 0 2000", "static_log2=(0, 2000)"),
         ("--steps 1", "warm_up=1"),
         ("--depths 0 -1", "depths=(0, -1)"),
-        ("--share nan", "share=nan"),
         ("--split 2 0.5 0 0.5", "split=((2, 0.5), (0, 0.5))"),
         ("--size.width -3", "size=Size(layers=1, width=-3)"),
         ("--kinds relu silu", "kinds=('relu', 'silu'): expected one of relu, tanh"),
-        ("--shape 2x", "shape=2x: expected a text like 2x32"),
     ],
 )
 def test_invalid_setting_is_rejected(
@@ -409,7 +405,6 @@ def test_all_stops_at_first_failure(
         (settings.COUNT, (1, 9), (0, -1)),
         (settings.POSITIVE, (5e-324, 1e308), (0.0, math.inf, math.nan)),
         (settings.FROM_0, (0.0, 1e308), (-5e-324, math.inf, math.nan)),
-        (settings.SHARE, (0.0, 1.0), (-0.1, 1.1)),
         (settings.BEFORE_THE_END, (0, 2), (-1, 3)),
         (settings.EXPONENT, (-126, 127), (-127, 128)),
         (settings.SEED, (0, 2**32 - 1), (-1, 2**32)),

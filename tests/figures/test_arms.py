@@ -87,7 +87,8 @@ def test_check_figure_runs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_experiment("scale_crash", options) == 0
     said = capsys.readouterr().out
     assert re.search(
-        r"scale_crash: \d+ arms, \d+ units; figures that can draw it: scale_crash", said
+        r"scale_crash: \d+ arms, \d+ units; figures whose arms are there: scale_crash",
+        said,
     )
 
 
