@@ -70,15 +70,18 @@ def alarm(limit: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+def user_frames(error: BaseException) -> list[traceback.FrameSummary]:
+    """Return the calls after the last one in ampsim.testing: the first three, and the last."""
+    calls = traceback.extract_tb(error.__traceback__)
+    frames = [call for call in calls if call.filename != __file__]  # without the alarm
+    ours = [n for n, frame in enumerate(frames) if frame.filename.startswith(TESTING)]
+    theirs = frames[ours[-1] + 1 :] if ours else frames
+    return [*theirs[:3], *theirs[3:][-1:]] or frames[-1:]
+
+
 def place(error: BaseException) -> str:
-    """Return where the scaler was when an alarm rang: the last call of ampsim.testing, and those
-    from there on.
-    """
-    *calls, _ring = traceback.extract_tb(error.__traceback__)
-    after = 1 + max(
-        index for index, call in enumerate(calls) if call.filename.startswith(TESTING)
-    )
-    theirs = [*calls[after : after + 3], *calls[after + 3 :][-1:]] or calls[-1:]
+    """Return where the scaler was when an alarm rang."""
     return ", ".join(
-        f"{Path(call.filename).name}:{call.lineno} in {call.name}" for call in theirs
+        f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}"
+        for frame in user_frames(error)
     )

@@ -661,7 +661,7 @@ class ShowsWhatIsLoadedLate(Stranger):
 WRONG = {  # -> the check that names it
     CountsInAByte: "growth_waits_for_interval",
     ForgetsTheVerdictOfTheLastStep: "overflow_backs_off_once",
-    TakesZerosForAnOverflow: "gradients_are_unscaled_on_their_device",
+    TakesZerosForAnOverflow: "finite_gradients_never_skip",
     ReplacesTheGradient: "gradients_are_unscaled_on_their_device",
     DividesACopyOfWhatIsTransposed: "unscale_by_power_of_two_is_exact",
     MultipliesTheLossItself: "loss_is_multiplied_by_scale",

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
-from traceback import FrameSummary, extract_tb
+from traceback import extract_tb
 from typing import Any
 
 from hypothesis.strategies import SearchStrategy
 
 from ampsim.testing import examples as generation
-from ampsim.testing.alarm import OverdueError, alarm, place
+from ampsim.testing.alarm import OverdueError, alarm, place, user_frames
 from ampsim.testing.check import BrokenError, Check, RaisedError, described, stating
 from ampsim.testing.examples import Examples
 from ampsim.testing.judge import NotApplicableError, given_up
@@ -216,7 +216,13 @@ class ScalerCheck(Check):
             where = [("where", place(error))]
         elif not isinstance(error, BrokenError):
             seen = f"raised {type(error).__name__}: {error}"
-            where = [("where", frame) for frame in _user_frames(error)]
+            where = [
+                (
+                    "where",
+                    f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}",
+                )
+                for frame in user_frames(error)
+            ]
         commands = self.commands(example.subject, examples)
         return described(self, seen, [*hints, *where, *failure.story(), *commands])
 
@@ -251,18 +257,6 @@ def _variable_of(subject: Subject) -> str:
             if value is subject and module.__name__ != "__main__":
                 return f"{module.__name__}:{name}"
     return ""
-
-
-def _user_frames(error: BaseException) -> list[str]:
-    """Return the calls after the last one in ampsim.testing, as ``file:line in function: code``."""
-    frames = extract_tb(error.__traceback__)
-    ours = [n for n, frame in enumerate(frames) if frame.filename.startswith(TESTING)]
-    theirs: Sequence[FrameSummary] = frames[ours[-1] + 1 :] if ours else frames
-    shown = [*theirs[:3], *theirs[3:][-1:]]
-    return [
-        f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}"
-        for frame in shown
-    ]
 
 
 def time_limit(examples: int) -> float:

@@ -329,32 +329,24 @@ def unscale_uses_scale_of_loss(
     5,
     issue="redai-studio/Relax#44",
     scale=st.sampled_from([1700.0, 2.0**16, 0.1]),
-    found_inf=overflow_sequences(longest=6),
     true=st.sampled_from([3.0, 0.0, -1e-30, 1e30]),
     unscales=st.booleans(),
     loads=st.booleans(),
 )
 def gradients_are_unscaled_on_their_device(
-    case: ScalerAdapter,
-    scale: float,
-    found_inf: list[bool],
-    true: float,
-    unscales: bool,
-    loads: bool,
+    case: ScalerAdapter, scale: float, true: float, unscales: bool, loads: bool
 ) -> None:
     """Each gradient is divided once, on its own device, also right after a state dict is loaded.
 
-    The optimizer gets the true gradient, large or 0, up to rounding, and no overflow is reported.
+    The optimizer gets the true gradient, large or 0, up to rounding.
     """
     scaler = case.make(init_scale=scale, growth_interval=2)
     weight: Any = torch.nn.Parameter(torch.zeros(3))
-    for overflows in found_inf:
-        case.iterate(scaler, overflows)
     if loads:
         scaler, saved = case.make(init_scale=512.0, growth_interval=2), scaler
         case.iterate(scaler, False)
         scaler.load_state_dict(saved.state_dict())
-    optimizer, before = torch.optim.SGD([weight], lr=1.0), case.loss_scale(scaler)
+    optimizer = torch.optim.SGD([weight], lr=1.0)
     scaler.scale((true * weight).sum()).backward()
     gradient = weight.grad  # which other references see too
     if unscales:
@@ -368,10 +360,6 @@ def gradients_are_unscaled_on_their_device(
     assert math.isclose(seen, true, rel_tol=1e-5), (
         f"the optimizer saw a gradient of {seen!r}, expected {true}"
     )
-    scaler.update()
-    after = case.loss_scale(scaler)
-    kept = after >= before or case.traits.delay
-    assert kept, f"a gradient of {true} led the scale from {before} to {after}"
 
 
 # --------------------------------------------------------------------------------- fused kernels
