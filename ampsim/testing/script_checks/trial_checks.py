@@ -144,7 +144,10 @@ def logged_numbers_are_unscaled(run: Observation) -> Iterator[Finding]:
     scale.
     """
     unchanged, other = _unchanged(run), _at_another_scale(run)
-    needs(unchanged.reads or run.scaled_reads, "no number that is read was seen")
+    needs(
+        unchanged.reads or run.scaled_reads,
+        "the script reads no number of a tensor in these steps",
+    )
     factors = [
         _scale_of(other, name) / _scale_of(unchanged, name) for name in unchanged.before
     ]
