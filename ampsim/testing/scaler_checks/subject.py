@@ -2,7 +2,7 @@
 
 import inspect
 import pickle
-from collections.abc import Callable
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -82,14 +82,6 @@ class Subject:
         """Make a scaler with torch's default constants, as far as it supports them."""
         return self.make(self.traits.possible(Rule()))
 
-    def new_adapter(self) -> ScalerAdapter:
-        """Return an adapter that records nothing."""
-
-        def make(**constants: float) -> Any:
-            return self.make(self.traits.possible(Rule(**constants)))  # type: ignore[arg-type]
-
-        return self.adapter(make, self.traits)
-
     @cached_property
     def example(self) -> Any:
         """A scaler that it makes; None if making it raises, which is a finding of each check."""
@@ -100,11 +92,7 @@ class Subject:
     @cached_property
     def unsupported(self) -> dict[str, str]:
         """Each unsupported feature, with the reason: declared, or what the scaler does not have."""
-        reasons = dict.fromkeys(self.traits.unsupported, "declared")
-        own = getattr(self.example, "unsupported", ())
-        reasons |= dict.fromkeys(
-            own if isinstance(own, frozenset) else (), "declared by the scaler"
-        )
+        reasons = {**self.missing, **self._declared_unsupported()}
         for feature, is_declared in self.traits.declared_features.items():
             if not is_declared:
                 reasons.setdefault(feature, "not declared in Traits")
@@ -112,22 +100,27 @@ class Subject:
             reasons["enabled"] = "the scaler is not made with enabled="
         if not callable(getattr(self.example, "begin_iteration", None)):
             reasons["tickets"] = "no method begin_iteration"
-        return {**self.missing, **reasons}
+        return reasons
+
+    def _declared_unsupported(self) -> dict[str, str]:
+        own = getattr(self.example, "unsupported", None)
+        reasons = dict.fromkeys(self.traits.unsupported, "declared")
+        if isinstance(own, frozenset):
+            reasons |= dict.fromkeys(own, "declared by the scaler")
+        return reasons
 
     @cached_property
     def missing(self) -> dict[str, str]:
         """Each feature that the scaler lacks and that is not declared, with what it lacks."""
-        scaler, declared = self.example, self.traits.unsupported
-        own = getattr(scaler, "unsupported", ())
-        declared |= frozenset(own if isinstance(own, frozenset) else ())
         lacks = dict[str, str]()
-        with suppress(OverdueError), alarm(PROBING):
-            for feature, probe in PROBES.items():
-                if feature in declared or (self.is_torchs and feature in TORCHS):
-                    continue
-                with suppress(Exception):
-                    lacks[feature] = probe(self) if scaler is not None else ""
-        return {feature: what for feature, what in lacks.items() if what}
+        # What a probe raises shows nothing: a check will raise it too.
+        with suppress(OverdueError, Exception), alarm(PROBING):
+            if self.example is not None:
+                lacks.update(_probed(self))
+        if self.is_torchs:  # `known_failures.TORCH` has the check
+            lacks.pop("skip_report", None)
+        declared = self._declared_unsupported()
+        return {name: lack for name, lack in lacks.items() if name not in declared}
 
     @property
     def is_torchs(self) -> bool:
@@ -174,44 +167,22 @@ def find(target: str, **declared: Any) -> Subject:
     return replace(as_subject(load(target)).declared(**declared), name=target)
 
 
-# A probe returns what a scaler lacks, or "". What it raises shows nothing: a check will raise it
-# too.
-
-
-def _missing_methods(names: tuple[str, ...]) -> Callable[[Subject], str]:
-    def probe(subject: Subject) -> str:
-        return ", ".join(
-            n for n in names if not callable(getattr(subject.example, n, None))
-        )
-
-    return probe
-
-
-def _fixed_scale(subject: Subject) -> str:
-    update = inspect.signature(subject.example.update).parameters
-    return "" if update else "update() takes no new_scale"
-
-
-def _unpicklable(subject: Subject) -> str:
+def _probed(subject: Subject) -> Iterator[tuple[str, str]]:
+    """Yield each optional feature that a scaler lacks, with what it lacks."""
+    for feature, names in METHODS.items():
+        absent = [
+            each for each in names if not callable(getattr(subject.example, each, None))
+        ]
+        if absent:
+            yield feature, ", ".join(absent)
+    if not inspect.signature(subject.example.update).parameters:
+        yield "override", "update() takes no new_scale"
     try:
         pickle.dumps(subject.make_default())
     except Exception as error:
-        return f"pickling raised {type(error).__name__}: {error}"
-    return ""
-
-
-def _unreported_skips(subject: Subject) -> str:
+        yield "pickle", f"pickling raised {type(error).__name__}: {error}"
     scaler = subject.make_default()
-    subject.new_adapter().iterate(scaler, found_inf=False)
-    return "" if hasattr(scaler, "last_step") else "no last_step after step()"
-
-
-PROBES: dict[str, Callable[[Subject], str]] = {
-    **{feature: _missing_methods(names) for feature, names in METHODS.items()},
-    "override": _fixed_scale,
-    "pickle": _unpicklable,
-    "skip_report": _unreported_skips,
-}
-TORCHS = (
-    "skip_report",
-)  # torch's scaler lacks it too: `known_failures.TORCH` has the check
+    adapter = subject.adapter(lambda **_: scaler, subject.traits)
+    adapter.iterate(scaler, found_inf=False)
+    if not hasattr(scaler, "last_step"):
+        yield "skip_report", "no last_step after step()"
