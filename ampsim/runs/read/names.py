@@ -76,7 +76,6 @@ _NOT_OF_TRAINING = re.compile(
     r"\b(?:if|when|where|unless|raise|stop|until|previous|prev|last|best|inverse|inv|next|initial|init|bug|fixed|lowest"
     r"|highest|old|target)\b"
 )
-_TOTAL = re.compile(r"\s*\((?:total|mean|train)\)\s*[:=]?\s*$")
 _QUOTED = re.compile(r"(['\"])\s*,\s*$")
 _SEPARATOR = re.compile(r"[,;|\t:=\[\](){}<>'\"]+|\s-+\s|\s{2,}|->")
 
@@ -90,7 +89,7 @@ def name_before(text: str) -> str:
     Returns:
         The name in lower case, "" if there is none.
     """
-    low = _QUOTED.sub(r"\1", _TOTAL.sub("", text[-120:].lower().replace("()", "")))
+    low = _QUOTED.sub(r"\1", text[-120:].lower().replace("()", ""))
     tail = low.rstrip(" \t:='\"({[|>*-")
     parts = [part.strip() for part in _SEPARATOR.split(tail[-80:])]
     parts = [part for part in parts if part]

@@ -13,7 +13,6 @@ OWN = "ampsim/"
 """Prefix of the names that `ampsim.runs.watch` writes to trackers."""
 _FLAGS = {"true": 1.0, "false": 0.0}
 _THOUSANDS = re.compile(r",(?=\d{3}\b)")
-_HELD_OUT = re.compile(r"\b(?:eval|val|valid|validation|test)\b")
 _NAMED_SCALE = re.compile(r"loss|grad|amp|fp16|scaler|get_scale|^scale$|^ls$")
 
 
@@ -88,8 +87,7 @@ class RowReader:
             role = role_of(plain) or role_of(low)
             if not role and (last := role_of(low.rpartition("/")[2])) != "norm":
                 role = last  # no norm, such as that in weights/norm
-            is_held_out = role == "loss" and _HELD_OUT.search(low.partition("/")[0])
-            self._roles[name] = "evaluation" if is_held_out else role
+            self._roles[name] = role
         return self._roles[name]
 
     def finish(self) -> History:

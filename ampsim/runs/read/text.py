@@ -110,57 +110,30 @@ class _Hole:
     after: str  # text up to the next number
 
 
-class _Marks:
-    """Finds the step, the epoch, and the batches per epoch among the numbers of a line."""
+def _is_held_out(hole: _Hole) -> bool:
+    """Return whether a number, and those behind it, are of an evaluation."""
+    return bool(_HELD_OUT.search(hole.before) or _HELD_OUT_AFTER.match(hole.after))
 
-    def __init__(self) -> None:
-        self._steps: dict[
-            int, int
-        ] = {}  # how well a number fits as the step -> its place
-        self._places: dict[str, int] = {}
-        self._totals: dict[
-            int, int
-        ] = {}  # place of a number -> place of the one behind its slash
 
-    def take(self, holes: list[_Hole], at: int, name: str, role: str) -> bool:
-        """Return whether a number is a step, an epoch, or the first of a pair such as 120/5000."""
-        hole = holes[at]
-        is_pair = (
-            hole.text.isdigit() and hole.after.strip() == "/" and at + 1 < len(holes)
-        )
-        if is_pair:
-            self._totals[hole.start] = holes[at + 1].start
-        if role == "epoch":
-            self._places["epoch"] = hole.start
-        elif role == "step":
-            is_count = name.endswith(
-                ("steps", "iterations")
-            )  # such as those of an epoch
-            fit = 4 if "num" in name or "global" in name else 3 - is_count
-            self._steps.setdefault(fit, hole.start)
-        elif is_pair and not hole.before.rstrip().endswith("/"):
-            fit = 2 if name.endswith(("iter", "step", "iteration", "it")) else 1
-            if fit in self._steps:  # of two pairs the first is the epoch
-                self._places.setdefault("epoch", self._steps[fit])
-            self._steps[fit] = hole.start
-        elif (
-            at == 0
-            and not hole.before.strip(" \t[(")
-            and hole.after[:1] in (":", "]", ")", ",")
-        ):
-            self._steps.setdefault(1, hole.start)
-        else:
-            return False
-        return True
+def _is_pair(hole: _Hole) -> bool:
+    """Return whether a number is the first of a pair such as 120/5000."""
+    return hole.text.isdigit() and hole.after.strip() == "/"
 
-    def places(self) -> dict[str, int]:
-        """Return the places of "step", "epoch", and "total", as far as the line has them."""
-        places = dict(self._places)
-        if self._steps:
-            step = places["step"] = self._steps[max(self._steps)]
-            if step in self._totals:
-                places["total"] = self._totals[step]
-        return places
+
+def _mark(hole: _Hole, name: str, marks: dict[str, int], steps: dict[int, int]) -> bool:
+    """Return whether a number is a step or an epoch, and note its place if it is."""
+    role = role_of(name)
+    if role == "step":
+        steps.setdefault(2 + ("num" in name or "global" in name), hole.start)
+    elif role == "epoch":
+        marks["epoch"] = hole.start
+    elif _is_pair(hole) and not hole.before.rstrip().endswith("/"):
+        if 1 in steps:  # of two pairs the first is the epoch
+            marks.setdefault("epoch", steps[1])
+        steps[1] = hole.start
+    else:
+        return False
+    return True
 
 
 def _role_in(
@@ -322,39 +295,33 @@ class TextReader:
     def _columns(
         self, text: str, holes: list[_Hole]
     ) -> tuple[list[Column], dict[str, int]]:
-        """Return the numbers of a line that are kept, and where its step, epoch, and batches per
-        epoch are.
-        """
+        """Return the numbers of a line that are kept, and the places of its step and its epoch."""
         if not _OF_A_RUN.search(text) and not _is_bare(text):
             return [], {}
         shape = NUMBER.sub("#", text.replace("#", "=")).strip()
         given = names_of(shape, len(holes))
-        columns, marks = dict[str, Column](), _Marks()
+        columns, marks = dict[str, Column](), dict[str, int]()
+        steps: dict[int, int] = {}  # how well a number fits as the step -> its place
         held_out, indexed = bool(_SETTINGS.search(text)), ""
         for at, hole in enumerate(holes):
             name = given[at] if given else name_before(hole.before)
             if not name and _is_lost(hole) and _LOSS.search(text[: hole.start]):
                 name = "loss"  # such as "Loss at step 30: nan"
-            is_evaluation = _HELD_OUT.search(hole.before) or _HELD_OUT_AFTER.match(
-                hole.after
-            )
-            held_out = held_out or bool(is_evaluation)
-            if _INDEX_END.match(hole.after) and hole.before.rstrip().endswith("["):
-                marks.take(holes, at, "step", "step")  # such as that of loss[120]: 2.3
-                indexed = name
-                continue
-            name = name or indexed
-            if (
-                name == "_"
-                or marks.take(holes, at, name, role_of(name))
-                or name in columns
-            ):
-                continue
-            if kept := _role_in(text, hole, name, held_out=held_out):
-                columns[name] = Column(hole.start, *kept, is_logarithm(name))
-        return [
-            column for column in columns.values() if column.role != ASIDE
-        ], marks.places()
+            held_out = held_out or _is_held_out(hole)
+            if hole.before.rstrip().endswith("[") and _INDEX_END.match(hole.after):
+                steps[2], indexed = hole.start, name  # such as that of loss[120]: 2.3
+            elif not _mark(hole, name, marks, steps):
+                name = name or indexed
+                kept = _role_in(text, hole, name, held_out=held_out)
+                if kept and name != "_" and name not in columns:
+                    columns[name] = Column(hole.start, *kept, is_logarithm(name))
+        if steps:
+            marks["step"] = steps[max(steps)]
+            starts = [hole.start for hole in holes]
+            at = starts.index(marks["step"])
+            if _is_pair(holes[at]) and at + 1 < len(holes):
+                marks["total"] = starts[at + 1]
+        return [each for each in columns.values() if each.role != ASIDE], marks
 
     # ---- tables
 
@@ -367,8 +334,6 @@ class TextReader:
         roles = {role_of(cell) for cell in cells} - {""}
         if len(cells) < 2 or not roles - {"epoch", "rate"} or max(map(len, cells)) > 40:
             return False
-        if len(roles) < 2 and len(cells) > 3 and separator is None:
-            return False  # a sentence
         self._header, self._separator = cells, separator
         self._plans.clear()
         return True
