@@ -290,3 +290,19 @@ def test_counted_skips_are_not_missing() -> None:
     found = explain(lines)
     assert "at least 2" in found.headline
     assert not any("skipped" in text for text in found.missing)
+
+
+def test_lost_part_of_sum_is_found() -> None:
+    parts = ("f0_loss", "energy_loss", "duration_loss", "mel_loss_before")
+    values = ("0.07", "0.05", "0.3", "nan")
+    lines = [
+        f"(Step: 95400) train_{n} = {v}" for n, v in zip(parts, values, strict=True)
+    ]
+    assert explain(lines).problems[0].id == "loss-not-finite"
+
+
+def test_short_run_with_finite_norms_is_cleared() -> None:
+    losses = [0.092, 0.111, 0.081, 0.094, 0.088, 0.101, 0.09, 0.095, 0.087]
+    lines = [f"loss {loss} grad_norm {10 * loss}" for loss in losses]
+    assert explain(lines).verdict == "no problem found"
+    assert explain(lines[:5]).verdict == "too little to tell"

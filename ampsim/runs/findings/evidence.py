@@ -237,7 +237,7 @@ def _training_losses(losses: list[Series]) -> list[Series]:
     main = [series for series in long if _MAIN_LOSS.search(series.name)]
     if main or len(long) <= 3:
         return main or long
-    return long[:1]
+    return list(filter(lost_at_end, long)) or long[:1]
 
 
 def _counts(series: Series) -> Series:
