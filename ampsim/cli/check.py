@@ -1,12 +1,11 @@
 """``ampsim check``, ``check-ranks``: run the checks on scalers and ranks."""
 
-import inspect
 import json
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial, update_wrapper
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +14,7 @@ from rich.progress import track
 from rich.text import Text
 
 from ampsim.cli import options
-from ampsim.cli.options import SHARED, ReportFormat, declared_traits
+from ampsim.cli.options import ReportFormat, declared_traits
 from ampsim.cli.terminal import (
     bold_table,
     err,
@@ -41,48 +40,9 @@ _MARKS = {  # text near the start of a report
 }
 KNOWN = "ampsim.testing.known_failures:TORCH"
 EXPECTED = Path("expected.json")  # that --propose writes
-Checks = list[str] | None
 Expected = Mapping[str, str]
 
 
-def checking(
-    run: Callable[..., "Report"], show: Callable[["Report"], None] | None = None
-) -> Callable[..., None]:
-    """Return a command that runs checks, with the options that all such commands share.
-
-    Args:
-        run: Runs the checks; its parameters become options.
-        show: Prints a report; None for a table with the findings below it.
-    """
-
-    def command(
-        expect: str | None,
-        xfail: list[str] | None,
-        report: ReportFormat | None,
-        file: Path | None,
-        *,
-        force: bool,
-        **arguments: Any,
-    ) -> None:
-        form = _form(file, report, force=force)
-        _report(
-            partial(run, **arguments), expect, xfail, form, file, show or show_table
-        )
-
-    own = [
-        parameter
-        for parameter in inspect.signature(run).parameters.values()
-        if parameter.name not in ("check", "expected")
-    ]
-    parameters = [*own, *SHARED]
-    update_wrapper(command, run).__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {
-        parameter.name: parameter.annotation for parameter in parameters
-    }
-    return command
-
-
-@checking
 def check_scalers(
     targets: Annotated[
         list[str],
@@ -91,8 +51,6 @@ def check_scalers(
             help="module:attribute. Each target gets a column.",
         ),
     ],
-    check: Checks,
-    expected: Expected,
     level: options.Levels = None,
     examples: options.Examples = None,
     seed: options.Seed = None,
@@ -100,7 +58,13 @@ def check_scalers(
     trait: options.Traits = None,
     unsupported: options.Unsupported = None,
     time_limit: options.TimeLimit = None,
-) -> "Report":
+    check: options.Names = None,
+    expect: options.Expect = None,
+    xfail: options.Xfail = None,
+    report: options.Form = None,
+    file: options.File = None,
+    force: options.Force = False,
+) -> None:
     """Run the checks on a loss scaler.
 
     TARGET is a class with torch's constructor, make(rule), or a Subject. For torch's scaler and its
@@ -115,30 +79,38 @@ def check_scalers(
 
     Example: ampsim check torch.amp:GradScaler --check scale_is_never_subnormal
     """
-    from ampsim.testing.child import FORKS
-    from ampsim.testing.examples import choose
-    from ampsim.testing.scaler_checks.check import time_limit as longest
-    from ampsim.testing.scaler_checks.check import warm_up
-    from ampsim.testing.scaler_checks.run import begin_checks, chosen
-    from ampsim.testing.scaler_checks.subject import find
 
-    declared = declared_traits(trait or (), unsupported or ())
-    generated = choose(examples, seed)
-    limit = longest(generated.number) if time_limit is None else time_limit
-    checks = chosen(level, expected, check)
-    if propose:
-        proposed, known = _propose(targets, checks, generated, declared)
-        declared, expected = proposed, {**known, **expected}
-    if limit and FORKS:
-        warm_up()
-    begins = {
-        name: partial(
-            begin_checks, partial(find, name, **declared), *generated, expected, limit
-        )
-        for name in targets
-    }
-    # After checks ran in this process, torch's threads would not survive a fork.
-    return run_checks(begins, checks, 0.0 if propose else limit)
+    def judge(expected: Expected) -> "Report":
+        from ampsim.testing.child import FORKS
+        from ampsim.testing.examples import choose
+        from ampsim.testing.scaler_checks.check import time_limit as longest
+        from ampsim.testing.scaler_checks.check import warm_up
+        from ampsim.testing.scaler_checks.run import begin_checks, chosen
+        from ampsim.testing.scaler_checks.subject import find
+
+        declared = declared_traits(trait or (), unsupported or ())
+        generated = choose(examples, seed)
+        limit = longest(generated.number) if time_limit is None else time_limit
+        checks = chosen(level, expected, check)
+        if propose:
+            proposed, known = _propose(targets, checks, generated, declared)
+            declared, expected = proposed, {**known, **expected}
+        if limit and FORKS:
+            warm_up()
+        begins = {
+            name: partial(
+                begin_checks,
+                partial(find, name, **declared),
+                *generated,
+                expected,
+                limit,
+            )
+            for name in targets
+        }
+        # After checks ran in this process, torch's threads would not survive a fork.
+        return run_checks(begins, checks, 0.0 if propose else limit)
+
+    report_checks(judge, expect, xfail, report_form(file, report, force=force), file)
 
 
 def _propose(
@@ -178,7 +150,6 @@ def _propose(
     return differences, known
 
 
-@checking
 def check_ranks(
     targets: Annotated[
         list[str],
@@ -187,8 +158,6 @@ def check_ranks(
             help="module:make, where make(group) returns the scaler of one rank; or module:Class.",
         ),
     ],
-    check: Checks,
-    expected: Expected,
     ranks: options.Ranks = 2,
     gradients: Annotated[
         str,
@@ -197,7 +166,13 @@ def check_ranks(
         ),
     ] = "sharded",
     unsupported: options.Unsupported = None,
-) -> "Report":
+    check: options.Names = None,
+    expect: options.Expect = None,
+    xfail: options.Xfail = None,
+    report: options.Form = None,
+    file: options.File = None,
+    force: options.Force = False,
+) -> None:
     """Run the checks on a scaler that synchronizes ranks.
 
     The ranks of a process group must agree on skips, scale, and steps.
@@ -206,32 +181,35 @@ def check_ranks(
 
     Example: ampsim check-ranks my_scaler:make --ranks 2
     """
-    from ampsim.testing.ranks.judge import find, judge_ranks
-    from ampsim.testing.report import Report
 
-    kind: Any = gradients
-    makes = {name: find(name) for name in targets}
-    return Report(
-        replace(result, target=name)
-        for name, make in makes.items()
-        for result in judge_ranks(
-            make,
-            ranks,
-            kind,
-            unsupported=unsupported or (),
-            checks=check,
-            expected=expected,
+    def judge(expected: Expected) -> "Report":
+        from ampsim.testing.ranks.judge import find, judge_ranks
+        from ampsim.testing.report import Report
+
+        kind: Any = gradients
+        makes = {name: find(name) for name in targets}
+        return Report(
+            replace(result, target=name)
+            for name, make in makes.items()
+            for result in judge_ranks(
+                make,
+                ranks,
+                kind,
+                unsupported=unsupported or (),
+                checks=check,
+                expected=expected,
+            )
         )
-    )
+
+    report_checks(judge, expect, xfail, report_form(file, report, force=force), file)
 
 
-def _report(
-    judge: Callable[..., "Report"],
+def report_checks(
+    judge: Callable[[Expected], "Report"],
     expect: str | None,
     xfail: Sequence[str] | None,
     form: ReportFormat | None,
     file: Path | None,
-    show: Callable[["Report"], None],
 ) -> None:
     """Run the checks, print or write the report, and exit with the status."""
     from ampsim.testing.alarm import CannotJudgeError
@@ -242,7 +220,7 @@ def _report(
     try:
         with usage_errors(), opened as stream:
             expected = {**_expected(expect), **dict.fromkeys(xfail or (), "--xfail")}
-            judged = judge(expected=expected)
+            judged = judge(expected)
             raised = [
                 result
                 for result in judged.errors
@@ -253,7 +231,7 @@ def _report(
             if form and not stream:
                 out.print(FORMATS[form](judged), end="")
             else:
-                show(judged)
+                show_table(judged)
             if stream and form:
                 stream.write(FORMATS[form](judged).encode())
     except CannotJudgeError as error:
@@ -310,7 +288,7 @@ def _expected(text: str | None) -> dict[str, str]:
     return mapping
 
 
-def _form(
+def report_form(
     file: Path | None, report: ReportFormat | None, *, force: bool
 ) -> ReportFormat | None:
     """Return the form of the report; exit unless the file is new, or holds a report of this form."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ampsim.cli import options
-from ampsim.cli.check import Checks, Expected, checking, run_checks, show_table
+from ampsim.cli.check import Expected, report_checks, report_form, run_checks
 from ampsim.core.extras import needing
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ Steps = Annotated[
 ]
 
 
-@partial(checking, show=show_table)
 def check_loops(
     targets: Annotated[
         list[str],
@@ -39,13 +38,17 @@ def check_loops(
             "defines `batches`, at least 3.",
         ),
     ],
-    check: Checks,
-    expected: Expected,
     time_limit: options.TimeLimit = None,
     on_cpu: OnCPU = False,
     autocast: Autocast = False,
     steps: Steps = 40,
-) -> "Report":
+    check: options.Names = None,
+    expect: options.Expect = None,
+    xfail: options.Xfail = None,
+    report: options.Form = None,
+    file: options.File = None,
+    force: options.Force = False,
+) -> None:
     """Run the checks on a training script or loop.
 
     A script runs unchanged for a few steps in a child process. One iteration is run several times from
@@ -57,27 +60,34 @@ def check_loops(
 
     Example: ampsim check-loop --on-cpu train.py -- --fp16 --batch-size 4
     """
-    if targets[0].endswith(SCRIPT):
-        from ampsim.testing.script_checks.report import ScriptReport
-        from ampsim.testing.script_checks.run import TIME_LIMIT, judge_script
 
-        with needing():
-            results, run = judge_script(
-                targets[0],
-                targets[1:],
-                steps=steps,
-                on_cpu=on_cpu,
-                autocast=autocast,
-                time_limit=time_limit or TIME_LIMIT,
-                checks=check,
-                expected=expected,
-            )
-        return ScriptReport(results, run)
-    return _check_loops(targets, check, expected, time_limit)
+    def judge(expected: Expected) -> "Report":
+        if targets[0].endswith(SCRIPT):
+            from ampsim.testing.script_checks.report import ScriptReport
+            from ampsim.testing.script_checks.run import TIME_LIMIT, judge_script
+
+            with needing():
+                results, run = judge_script(
+                    targets[0],
+                    targets[1:],
+                    steps=steps,
+                    on_cpu=on_cpu,
+                    autocast=autocast,
+                    time_limit=time_limit or TIME_LIMIT,
+                    checks=check,
+                    expected=expected,
+                )
+            return ScriptReport(results, run)
+        return _check_loops(targets, check, expected, time_limit)
+
+    report_checks(judge, expect, xfail, report_form(file, report, force=force), file)
 
 
 def _check_loops(
-    targets: Sequence[str], check: Checks, expected: Expected, time_limit: float | None
+    targets: Sequence[str],
+    check: list[str] | None,
+    expected: Expected,
+    time_limit: float | None,
 ) -> "Report":
     from ampsim.testing.loop.judge import LIMIT, begin_judging, chosen
 

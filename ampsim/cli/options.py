@@ -1,7 +1,6 @@
 """Options that the commands which run checks share."""
 
 import enum
-import inspect
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -132,20 +131,6 @@ Ranks = Annotated[
     int,
     typer.Option("--ranks", help="Number of ranks in the group.", min=2, metavar="N"),
 ]
-
-
-def _shared(
-    check: Names = None,
-    expect: Expect = None,
-    xfail: Xfail = None,
-    report: Form = None,
-    file: File = None,
-    force: Force = False,
-) -> None:
-    """Declare the options that all commands which run checks share."""
-
-
-SHARED = tuple(inspect.signature(_shared).parameters.values())
 
 
 def declared_traits(
