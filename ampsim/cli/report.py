@@ -46,9 +46,11 @@ class Kind(enum.StrEnum):
 
 
 Format = Annotated[
-    Kind,
+    Kind | None,
     typer.Option(
-        "--format", help="html: the page; png, svg: the chart of the loss scale."
+        "--format",
+        help="html: the page; png, svg: the chart of the loss scale. Default: the suffix of --out, else html.",
+        show_default=False,
     ),
 ]
 CHART_MARKS = {
@@ -58,7 +60,7 @@ CHART_MARKS = {
 
 
 def report_run(
-    run: Run, page: Page = None, kind: Format = Kind.html, force: Force = False
+    run: Run, page: Page = None, kind: Format = None, force: Force = False
 ) -> None:
     """Write an HTML page about the loss scale of a run.
 
@@ -67,12 +69,22 @@ def report_run(
     Example: ampsim report run.jsonl -o page.html
     """
     explanation = explain_file(run)
+    kind = kind or _kind_of(page)
     target = page or (run if run.name else run.resolve()).with_suffix(f".{kind.value}")
     if kind is Kind.html:
         write_page(explanation, run, target, force=force)
     else:
         _write_chart(explanation, kind.value, target, force=force)
     out.print(f"wrote {target}")
+
+
+def _kind_of(page: Path | None) -> Kind:
+    """Return the format that the suffix of a file names; exit if it names none."""
+    suffix = page.suffix.removeprefix(".") if page else ""
+    if suffix and suffix not in set(Kind):
+        kinds = ", ".join(f".{kind.value}" for kind in Kind)
+        fail(f"{page}: expected a name that ends in {kinds}, or pass --format")
+    return Kind(suffix or "html")
 
 
 def _write_chart(

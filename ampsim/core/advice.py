@@ -90,8 +90,8 @@ def measure(thresholds: npt.ArrayLike) -> Measured:
     """Return the arguments of `advise` for a run like a recorded one.
 
     Args:
-        thresholds: Overflow thresholds in order, of shape ``(steps,)``. A step below 1 counts as
-            bad.
+        thresholds: Overflow thresholds in order, of shape ``(steps,)``. A step below 1 or
+            NaN counts as bad.
 
     Returns:
         Measured: The share of bad steps, the median threshold of the first 100 other steps, and the
@@ -107,7 +107,7 @@ def measure(thresholds: npt.ArrayLike) -> Measured:
             "thresholds: expected some in [1, inf); no scale fits this run into fp16"
         )
     return Measured(
-        float(np.mean(values < 1)),
+        float(np.mean(~(values >= 1))),
         float(np.median(usable[:100])),
         float(usable.min()),
     )

@@ -54,6 +54,11 @@ def test_bad_steps_leave_scale_usable() -> None:
     assert unused[1] > 15  # torch's defaults let the scale fall
 
 
+def test_nan_thresholds_are_bad_steps() -> None:
+    measured = measure([2.0**16, np.nan, 0.0, 2.0**14])
+    assert measured == (0.5, 2.0**15 + 2.0**13, 2.0**14)
+
+
 def test_ranks_lower_both_scales() -> None:
     one, many = (
         advise(1000, 0.0, ranks, threshold=2.0**20, lowest=2.0**12) for ranks in (1, 64)

@@ -290,6 +290,17 @@ def test_both_commands_write_same_page(recorded: Path, tmp_path: Path) -> None:
     )
 
 
+def test_suffix_decides_the_format(recorded: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    assert run("report", recorded, "-o", tmp_path / "x.png")[0] == 0
+    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+    assert run("report", recorded, "-o", tmp_path / "y.x", "--format", "svg")[0] == 0
+    assert "<svg" in (tmp_path / "y.x").read_text()
+    code, said = run("report", recorded, "-o", tmp_path / "x.pdf")
+    assert (code, "expected a name that ends in" in said) == (2, True)
+    assert not (tmp_path / "x.pdf").exists()
+
+
 def test_a_page_never_replaces_its_run(recorded: Path, tmp_path: Path) -> None:
     before = recorded.read_bytes()
     (tmp_path / "link.html").symlink_to(recorded)

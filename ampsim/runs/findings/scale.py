@@ -156,9 +156,13 @@ def skips_too_often(run: Evidence) -> Iterator[Finding]:
         return
     if is_often and 5 <= skipped <= steps:
         level = "proved" if run.counts_exactly else "likely"
-        fields = {"skipped": skipped, "steps": steps}
-        share = f"{100 * skipped / steps:.0f}"
-        yield make("skips-too-often", level=level, share=share, **fields)
+        yield make(
+            "skips-too-often",
+            level=level,
+            share=f"{100 * skipped / steps:.0f}",
+            skipped=skipped,
+            steps=steps,
+        )
 
 
 def is_search(scale: Series) -> bool:
@@ -177,6 +181,11 @@ def skipped_steps(run: Evidence) -> Iterator[Finding]:
         exact = "" if run.counts_exactly else "at least "
         is_placed = math.isfinite(skip.last)
         where = f"; the first is at most step {skip.last:.0f}" if is_placed else ""
-        fields = {"exact": exact, "skips": run.skips_at_least, "where": where}
-        lines = [each.line for each in run.skips]
-        yield make("skipped-steps", lines, skip.last, **fields)
+        yield make(
+            "skipped-steps",
+            [each.line for each in run.skips],
+            skip.last,
+            exact=exact,
+            skips=run.skips_at_least,
+            where=where,
+        )

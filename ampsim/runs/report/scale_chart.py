@@ -43,7 +43,7 @@ def scale_chart(explanation: Explanation, kind: str) -> bytes:
         linewidth=1.3,
     )
     axes.set_yscale("log" if (scale.values > 0).all() else "symlog", base=2)
-    places = [skip[1] if by_step else skip[4] for skip in explanation.skips]
+    places = [skip.last if by_step else skip.line for skip in explanation.skips]
     places = [place for place in places if math.isfinite(place)]
     # Marks in the margin above the curve, in fractions of its height.
     axes.vlines(
