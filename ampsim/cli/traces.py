@@ -1,7 +1,13 @@
 """``ampsim traces``: export conformance vectors, and verify a program against them."""
 
+import os
+import signal
+import subprocess
+import tempfile
+import threading
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +16,6 @@ import typer
 
 from ampsim import __version__
 from ampsim.cli.options import Force
-from ampsim.cli.program import Program, ProgramError
 from ampsim.cli.terminal import (
     bold_table,
     fail,
@@ -30,6 +35,8 @@ app = typer.Typer(
 TITLE = "# Vectors for loss scalers\n"
 PAGE = Path(vectors.__file__).with_suffix(".md")
 BEFORE, AFTER = 4, 2
+LONGEST = 1 << 26  # bytes of output that are read
+TAIL = 4096  # bytes of standard error that an error shows
 
 
 @app.command("export")
@@ -91,16 +98,16 @@ def verify_program(
         typer.Option(
             "--time-limit",
             metavar="SECONDS",
-            help="Time limit per answer.",
+            help="Time limit of CMD.",
             min=0.01,
             max=1e6,
         ),
-    ] = 10.0,
+    ] = 60.0,
 ) -> None:
     """Verify a loss scaler in any language.
 
-    CMD reads settings and overflow flags line by line, and answers each line with scales. `ampsim
-    traces export` writes a page that describes the lines.
+    CMD reads lines with settings and overflow flags from standard input, and writes a line with
+    scales for each. `ampsim traces export` writes a page that describes the lines.
 
     Exit status: 0 each vector passed, 1 one failed, 2 a usage error.
 
@@ -108,21 +115,61 @@ def verify_program(
     """
     with usage_errors(dialects.UnknownDialectError):
         chosen = _chosen(vectors.make(), only or ())
-    verdicts: list[Verdict] = []
-    failure = ""
     try:
-        with Program(command, limit) as program:
-            try:
-                for vector in chosen:
-                    verdicts.append(_verify(vector, program.ask(vector.question())))  # noqa: PERF401
-                program.end()
-            except ProgramError as error:
-                failure = str(error)
+        lines, failure = _run(command, [vector.question() for vector in chosen], limit)
     except OSError as error:
         fail(
             f"{command[0]}: {error.strerror}; expected an executable program after `--`"
         )
+    verdicts = [_verify(*pair) for pair in zip(chosen, lines, strict=False)]
     raise typer.Exit(_report(chosen, verdicts, failure))
+
+
+def _run(
+    command: Sequence[str], questions: Sequence[str], limit: float
+) -> tuple[list[str], str]:
+    """Return the output lines of a program that is given questions, and how it failed, or ""."""
+    with tempfile.TemporaryFile() as asked, tempfile.TemporaryFile() as errors:
+        asked.write("\n".join([*questions, ""]).encode())
+        asked.seek(0)
+        with subprocess.Popen(  # noqa: S603
+            command,
+            stdin=asked,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            start_new_session=True,
+        ) as process:
+            late = threading.Timer(limit, _kill, [process])
+            late.start()
+            output = process.stdout.read(LONGEST) if process.stdout else b""
+            if len(output) == LONGEST:
+                _kill(process)
+            status = process.wait()
+            is_late = not late.is_alive()
+            late.cancel()
+            _kill(process)  # what it started
+        errors.seek(max(0, errors.seek(0, os.SEEK_END) - TAIL))
+        said = errors.read().decode(errors="replace").splitlines()[-10:]
+    lines = output.decode(errors="replace").splitlines()
+    failure = ""
+    if is_late:
+        failure = f"not ended after {limit:g} s (--time-limit)"
+    elif status < 0:
+        failure = f"ended with signal {signal.Signals(-status).name}"
+    elif status:
+        failure = f"ended with exit status {status}"
+    elif len(lines) != len(questions):
+        failure = f"{len(lines)} output lines for {len(questions)} input lines"
+    if failure:
+        failure = f"{failure}; expected one line for each, and exit status 0"
+        failure = "\n    ".join([failure, *said])
+    return lines, failure
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End a program and the processes that it started."""
+    with suppress(OSError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _chosen(made: Sequence[Vector], names: Sequence[str]) -> list[Vector]:
