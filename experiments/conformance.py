@@ -31,14 +31,19 @@ ADDED = ("arm", "seed", "settings")  # to a record, by the runner
 
 
 def committed() -> dict[str, Record]:
-    """Return the committed record of each scaler, live or not, without what the runner adds."""
+    """Return the committed record of each scaler, live or not, without what the runner adds and
+    without checks that are gone.
+    """
     path = runner.DATA / "cpu" / "conformance.jsonl"
-    rows = data_file.read(path)[1] if path.exists() else ()
-    return {
-        row["arm"]: {key: value for key, value in row.items() if key not in ADDED}
-        for row in rows
-        if row["arm"] != "checks"
-    }
+    records = dict[str, Record]()
+    for row in data_file.read(path)[1] if path.exists() else ():
+        if row["arm"] != "checks":
+            record = {key: value for key, value in row.items() if key not in ADDED}
+            found = {
+                name: each for name, each in row["checks"].items() if name in CHECKS
+            }
+            records[row["arm"]] = {**record, "checks": found}
+    return records
 
 
 NAMES = (
