@@ -51,11 +51,13 @@ class Journal:
 
     def _resume(self) -> bool:
         """Take over the units of an earlier run; return False if there is none."""
-        *whole, torn = _lines(self.part) if self.part.exists() else [b""]
+        # The last item is empty unless the last line was cut.
+        text = self.part.read_bytes() if self.part.exists() else b""
+        *whole, torn = text.split(b"\n")
         if not whole:
             return False  # no journal, or one whose header was cut
         for number, line in enumerate(whole[1:], start=2):
-            entry = _object(self.part, number, line)
+            entry = decode_object(self.part, number, line.decode(errors="replace"))
             unit, value = entry.get("unit"), entry.get("value")
             if not (isinstance(unit, str) and isinstance(value, dict)):
                 found = f"a unit {unit!r} with a value of type {type(value).__name__}"
@@ -65,12 +67,3 @@ class Journal:
             self.done[unit] = value
         os.truncate(self.part, self.part.stat().st_size - len(torn))
         return True
-
-
-def _lines(path: Path) -> list[bytes]:
-    """Return the file split at line feeds; the last item is empty unless the last line was cut."""
-    return path.read_bytes().split(b"\n")
-
-
-def _object(path: Path, number: int, line: bytes) -> dict[str, Any]:
-    return decode_object(path, number, line.decode(errors="replace"))
