@@ -222,27 +222,28 @@ def name_parts(axes: list[Axes], crash: int) -> None:
         panel.text(
             x, y, text, color=color, transform=panel.get_yaxis_transform(), **bold
         )
-    for panel, x, y, text, side in (
-        (a, 0.5, 2, "representable in fp16", "center"), (a, 0.985, 20, "overflows", "right"),
-        (a, 0.985, -7, "subnormal below the dots", "right"), (b, 0.98, 4, "overflows", "right"),
-        (b, 0.7, 19.5, "skipped steps", "right"), (d, 0.81, -15, "flushed to zero", "center"),
+    for panel, x, height, text, side in (
+        (a, 0.5, 2.0, "representable in fp16", "center"), (a, 0.985, 20.0, "overflows", "right"),
+        (a, 0.985, -7.0, "subnormal below the dots", "right"), (b, 0.98, 4.0, "overflows", "right"),
+        (b, 0.7, 19.5, "skipped steps", "right"), (d, 0.81, -15.0, "flushed to zero", "center"),
     ):  # fmt: skip
-        panel.text(x, y, text, ha=side, transform=panel.get_yaxis_transform(), **grey)
+        place = panel.get_yaxis_transform()
+        panel.text(x, height, text, ha=side, transform=place, **grey)
     d.axvline(crash, color=_style.BLACK, linewidth=0.5, zorder=2)
-    for y, text, side, color in (
-        (20, "overflows", -1, _style.GREY),
-        (-37, "the forward pass overflows:\nevery step is skipped", 1, _style.BLACK),
-    ):
-        d.annotate(
-            text,
-            (crash, y),
-            (2 * side, 0),
-            textcoords="offset points",
-            ha="left" if side > 0 else "right",
-            va="center",
-            color=color,
-            fontsize=7,
-        )
+    beside: dict[str, Any] = {
+        "textcoords": "offset points",
+        "va": "center",
+        "fontsize": 7,
+    }
+    d.annotate(
+        "overflows", (crash, 20), (-2, 0), ha="right", color=_style.GREY, **beside
+    )
+    d.annotate(
+        "the forward pass overflows:\nevery step is skipped",
+        (crash, -37),
+        (2, 0),
+        **beside,
+    )
     handles = [
         strip_c.lines[0],
         strip_c.lines[2],
