@@ -59,6 +59,7 @@ FLOORS = {
     "ampsim/probe": {"numpy", "torch", "ampsim.core", "ampsim.probe"},
     "ampsim/testing": {"numpy", "hypothesis", "torch", "ampsim.core", "ampsim.testing"},
     "ampsim/testing/parametrize.py": {"pytest", "ampsim.testing"},
+    "ampsim/testing/plugin.py": {"pytest"},
     "ampsim/testing/loop": {
         "numpy",
         "ampsim.core.validation",

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from ampsim.testing import plugin
 from ampsim.testing.check import BrokenError, failure_of
 from ampsim.testing.loop import judge as loops
 from ampsim.testing.loop.loop import LoopError
@@ -51,9 +52,10 @@ def parametrize_with_checks(
             the `Subject` that returns such a mapping. An expected failure that passes fails, except
             one of `known_failures.TORCH` for a class that inherits from torch's scaler.
         examples: Maximum number of generated examples per check of scalers; None follows the
-            hypothesis profile that is loaded, or 60 without a profile.
+            hypothesis profile that is loaded, or 60 without a profile. ``pytest --ampsim-examples``
+            replaces it.
         seed: Seed of the examples; None follows the profile and ``--hypothesis-seed``. Without
-            either, they are the same in each run.
+            either, they are the same in each run. ``pytest --ampsim-seed`` replaces it.
 
     Returns:
         pytest.MarkDecorator: Parameters ``(scaler, check)``, or ``(loop, check)`` with `batches`.
@@ -62,9 +64,9 @@ def parametrize_with_checks(
         ValueError: There is no such check.
     """
     if batches is None:
+        dials: dict[str, Any] = {"examples": examples, "seed": seed, **plugin.chosen}
         selected = [
-            replace(check, examples=examples, seed=seed)
-            for check in scalers.chosen(levels, names=checks)
+            replace(check, **dials) for check in scalers.chosen(levels, names=checks)
         ]
         cases = _of_scalers(targets, selected, expected_failures or {})
         return pytest.mark.parametrize(("scaler", "check"), cases)
