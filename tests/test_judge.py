@@ -122,7 +122,7 @@ def test_c_answers_match_any_rule(
 
 
 @needs_cc
-def test_wrong_scale_shows_surrounding_sequence(tmp_path: Path) -> None:
+def test_wrong_scale_is_shown(tmp_path: Path) -> None:
     wrong = tmp_path / "scaler.c"
     wrong.write_text(
         SCALER.read_text().replace(
@@ -133,14 +133,7 @@ def test_wrong_scale_shows_surrounding_sequence(tmp_path: Path) -> None:
         "-d", "megatron.core.DynamicGradScaler", "--", compiled(wrong, tmp_path)
     )
     assert code == 1
-    assert "update 2" in text
-    shown = text.split("actual")[1].splitlines()[1:]
-    assert [line.split()[:4] for line in shown[:3]] == [
-        ["0", "overflow", "1024.0", "="],
-        ["1", "finite", "1024.0", "="],
-        ["2", "overflow", "512.0", "="],
-    ]
-    assert shown[2].split()[5:] == ["1024.0", "=", "0x1p+10"]
+    assert "update 2: expected the scale 512.0 = 0x1p+9, not 1024.0 = 0x1p+10" in text
 
 
 # ---------------------------------------------------------------------------------- bad programs

@@ -160,11 +160,9 @@ def check_ranks(
     ],
     ranks: options.Ranks = 2,
     gradients: Annotated[
-        str,
-        typer.Option(
-            help="Gradients: sharded, or from torch's DDP or FSDP2.", metavar="KIND"
-        ),
-    ] = "sharded",
+        options.Gradients,
+        typer.Option(help="Shards of a gradient, or gradients of a torch wrapper."),
+    ] = options.Gradients.sharded,
     unsupported: options.Unsupported = None,
     check: options.Names = None,
     expect: options.Expect = None,
@@ -186,7 +184,6 @@ def check_ranks(
         from ampsim.testing.ranks.judge import find, judge_ranks
         from ampsim.testing.report import Report
 
-        kind: Any = gradients
         makes = {name: find(name) for name in targets}
         return Report(
             replace(result, target=name)
@@ -194,7 +191,7 @@ def check_ranks(
             for result in judge_ranks(
                 make,
                 ranks,
-                kind,
+                gradients.value,
                 unsupported=unsupported or (),
                 checks=check,
                 expected=expected,

@@ -24,7 +24,6 @@ from ampsim.core.validation import nearest
 
 ALIKE = {"init_scale": 1024.0, "growth_interval": 2}
 """Settings of a search: equal defaults and a short interval, so that differences show early."""
-SHOWN = 8
 
 
 def list_dialects(
@@ -91,9 +90,7 @@ def _compare(a: str, b: str, parameters: Sequence[str]) -> None:
         out.print(f"The rules are equal {title}.")
     search = shortest_separation(searched[0], searched[1])
     shown = ", ".join(f"{name}={value}" for name, value in alike.items())
-    out.print(f"\nWith {shown}, where a dialect has it: {_result(search)}")
-    if search.history is not None:
-        _print_history((a, b), searched, search.history)
+    out.print(f"\nWith {shown}, where a dialect has it: {_result(search, searched)}")
 
 
 def _dialect(name: str) -> dialects.Dialect:
@@ -112,39 +109,24 @@ def _rule(dialect: dialects.Dialect, given: dict[str, Any]) -> Rule:
     )
 
 
-def _result(search: Search) -> str:
-    if search.history is not None:
-        runs = [
-            (flag, len([*same])) for flag, same in itertools.groupby(search.history)
-        ]
-        words = [f"{count} x {_EVENTS[flag]}" for flag, count in runs]
-        return (
-            f"they diverge after {', '.join(words)}"
-            if words
-            else "they differ from the start"
-        )
-    bound = "" if search.exhausted else f" of up to {search.length} updates"
-    return f"no overflow sequence{bound} separates them"
+def _result(search: Search, rules: Sequence[Rule]) -> str:
+    """Return after which overflow sequence two rules diverge, and their scales then."""
+    if search.history is None:
+        bound = "" if search.exhausted else f" of up to {search.length} updates"
+        return f"no overflow sequence{bound} separates them"
+    runs = itertools.groupby(search.history)
+    words = [f"{len([*same])} x {_EVENTS[flag]}" for flag, same in runs]
+    after = f"after {', '.join(words)}" if words else "from the start"
+    scales = [_last(rule, search.history) for rule in rules]
+    return f"they diverge {after}: {' and '.join(scales)}"
 
 
 _EVENTS = ("finite", "overflow")
 
 
-def _print_history(
-    names: tuple[str, str], rules: Sequence[Rule], history: Sequence[bool]
-) -> None:
-    """Print the last scales of both, up to the first difference."""
-    table = bold_table("update", "", *names)
-    sides = [[repr(init(rule).scale), *_scales(rule, history)] for rule in rules]
-    rows = [*zip(["start", *(_EVENTS[flag] for flag in history)], *sides, strict=False)]
-    for number in range(max(0, len(rows) - SHOWN), len(rows)):
-        table.add_row(str(number - 1) if number else "", *rows[number])
-    print_table(table)
-
-
-def _scales(rule: Rule, history: Sequence[bool]) -> Iterator[str]:
+def _last(rule: Rule, history: Sequence[bool]) -> str:
     try:
-        for state in states(rule, history):
-            yield repr(state.scale)
+        scales = [init(rule).scale, *(state.scale for state in states(rule, history))]
     except Exception as error:  # an error of the framework is a result
-        yield f"raises {type(error).__name__}"
+        return f"raises {type(error).__name__}"
+    return repr(scales[-1])

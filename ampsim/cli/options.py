@@ -22,6 +22,14 @@ class ReportFormat(enum.StrEnum):
     json = "json"
 
 
+class Gradients(enum.StrEnum):
+    """Who reduces the gradients that `ampsim check-ranks` generates."""
+
+    sharded = "sharded"
+    DDP = "DDP"
+    FSDP2 = "FSDP2"
+
+
 Dialect = Annotated[
     str,
     typer.Argument(metavar="DIALECT", help="A name from `ampsim dialects`."),

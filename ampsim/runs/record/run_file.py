@@ -26,7 +26,6 @@ A record has ``step``; the other fields may be absent:
 ``step``                  int, number of the step, counted from 0; skipped steps count
 ``loss_scale``            float, the loss scale of the step's gradients; absent without a scaler
 ``skipped``               bool, whether the step of any optimizer was skipped
-``optimizers``            with several optimizers: for each, whether its step was skipped; null without a step
 ``grad_norm``             float, the 2-norm of all unscaled gradients; with a scaler, before clipping
 ``loss``                  float, the unscaled loss, if it was logged
 ``nonfinite``             parameter -> "has inf" or "has nan", for unscaled gradients that are not finite
@@ -90,7 +89,7 @@ class RunFile:
             if not try_lock(self._handle):
                 raise BlockingIOError(
                     errno.EWOULDBLOCK,
-                    f"{self.path}: another run is writing this file; pass another name",
+                    f"{self.path}: another run is writing this file; pass a file per process",
                 )
             self._continue()
             append(self._handle, f"{header}\n".encode())

@@ -1,12 +1,8 @@
 """Destinations of records: a file, a Weights & Biases run, a TensorBoard writer."""
 
-import contextlib
-import itertools
 import math
 import os
-import warnings
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Protocol
 
 from ampsim.runs.record.run_file import RunFile
@@ -33,10 +29,11 @@ def sink(to: object, run: Mapping[str, object]) -> Sink:
         run: Header of the run.
 
     Raises:
+        BlockingIOError: If another process is writing the file.
         TypeError: If `to` is none of these.
     """
     if isinstance(to, str | os.PathLike):
-        return _file(Path(to), run)
+        return RunFile(to, run)
     if hasattr(to, "define_metric") and hasattr(to, "log"):
         return _Wandb(to, run)
     if hasattr(to, "add_scalar") and hasattr(to, "add_text"):
@@ -47,25 +44,6 @@ def sink(to: object, run: Mapping[str, object]) -> Sink:
         f"to={to!r}: expected a path, a Weights & Biases run (wandb.init()), a TensorBoard SummaryWriter, "
         "or an object with append(record) and close(); pass to='run.jsonl'"
     )
-
-
-def _file(path: Path, run: Mapping[str, object]) -> RunFile:
-    """Open a run's file; if another process has it locked, open name.2.jsonl and so on."""
-    with contextlib.suppress(BlockingIOError):
-        return RunFile(path, run)
-    for number in itertools.count(2):
-        other = path.with_stem(f"{path.stem}.{number}")
-        with contextlib.suppress(BlockingIOError):
-            file = RunFile(other, run)
-            break
-    warnings.warn(
-        f"{path}: another process is writing this file; this run is written to {other} instead, "
-        f"from step {file.next_step}; pass a file per process, "
-        "and first_step= for another first step",
-        RuntimeWarning,
-        stacklevel=2,
-    )
-    return file
 
 
 class _Wandb:
@@ -106,10 +84,6 @@ class _TensorBoard:
 def _values(record: Record) -> dict[str, float | str]:
     """Return the numbers and texts of a record for a tracker, and log2 of the scale; no histograms."""
     values = {name: value for name, value in record.items() if name != "step"}
-    skips = enumerate(values.pop("optimizers", ()))
-    values |= {
-        f"skipped/{number}": skipped for number, skipped in skips if skipped is not None
-    }
     nonfinite = values.pop("nonfinite", {}).items()
     if nonfinite:
         values["nonfinite"] = ", ".join(f"{name} {what}" for name, what in nonfinite)

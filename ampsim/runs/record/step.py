@@ -31,7 +31,7 @@ class Step:
         optimizers: Optimizers whose gradients were read.
         norms: Norms of the gradients, and the loss scale of these gradients.
         counts: Exponent counts; empty unless sampled.
-        flags: For each optimizer, its found_inf flags, see `measure.read`; [] if it made no step.
+        flags: The found_inf flags of the optimizers, see `measure.read`; [] without a scaler.
         logged: Values logged before the end of the iteration.
         checksums: Checksums of the parameters, in the steps that look for stalled parameters.
         steps: Number of optimizer steps since the last checksums.
@@ -41,7 +41,7 @@ class Step:
     optimizers: list[Optimizer] = field(default_factory=list)
     norms: list[tuple[Norms, Any]] = field(default_factory=list)
     counts: list[Counts] = field(default_factory=list)
-    flags: list[list[Any]] = field(default_factory=list)
+    flags: list[Any] = field(default_factory=list)
     logged: Record = field(default_factory=dict)
     checksums: list[Any] = field(default_factory=list)
     steps: int = 0
@@ -57,9 +57,8 @@ class Step:
 
     def has_arrived(self) -> bool:
         """Return whether all values are on the host. Copies of one device arrive in order."""
-        flags = [flag for flags in self.flags for flag in flags]
         scales = [scale for _, scale in self.norms]
-        last = (*flags, *scales, *self.checksums, *self.logged.values())
+        last = (*self.flags, *scales, *self.checksums, *self.logged.values())
         return all(value.arrived() for value in last if isinstance(value, Fetched))
 
     def record(self, number: int, names: dict[Tensor, str]) -> Record:
@@ -67,13 +66,8 @@ class Step:
         record: Record = {"step": number}
         if self.norms:
             record["loss_scale"] = on_host(self.norms[0][1])
-        if any(self.flags):
-            skips = [
-                any(map(on_host, flags)) if flags else None for flags in self.flags
-            ]
-            record["skipped"] = any(skips)
-            if len(skips) > 1:
-                record["optimizers"] = skips
+        if self.flags:
+            record["skipped"] = any(map(on_host, self.flags))
         if self.norms:
             self._add_norms(record, names)
         for params, counts in self.counts:

@@ -23,25 +23,11 @@ from ampsim.runs.record.writer import OnSkip, Writer
 if TYPE_CHECKING:
     from ampsim.core.json_lines import Record
 
-_forks = (
-    0  # between this process and the first one; getpid() at each step would cost more
-)
-
-
-def _count_fork() -> None:
-    global _forks
-    _forks += 1
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_count_fork)
-
 RESERVED = {
     "run",
     "step",
     "loss_scale",
     "skipped",
-    "optimizers",
     "grad_norm",
     "nonfinite",
     "exponent_histograms",
@@ -111,6 +97,7 @@ def watch(
         Run: The run. Log values to it and close it, or use it in a ``with`` block.
 
     Raises:
+        BlockingIOError: If another process is writing the file.
         TypeError: If an argument has an invalid type.
         ValueError: If an argument is out of range, or the scaler is already watched or cannot be
             watched.
@@ -160,7 +147,7 @@ class Run:
             pattern,
             stall_steps,
         )
-        self._forks = _forks
+        self._process = os.getpid()
         self._lock = threading.RLock()
         self._open: dict[Any, Step] = {}
         self._logged: Record = {}
@@ -231,7 +218,7 @@ class Run:
         """Return whether this is a forked child, which has the parent's files and none of its
         threads.
         """
-        return self._forks != _forks
+        return self._process != os.getpid()
 
     # The methods below are called by what is watched, see `attach.Watcher`.
 
@@ -292,7 +279,9 @@ class Run:
                 return
             self._closed += 1
             try:
-                step.flags = self._in_order(flags)
+                step.flags = [
+                    read(flag.reshape(())) for _, each in flags for flag in each
+                ]
                 if self._stall_steps and self._closed % self._stall_steps == 0:
                     step.checksums = checksums(parameters_of(self._optimizers))
                     step.steps, self._taken = self._taken, 0
@@ -301,17 +290,6 @@ class Run:
                 self._writer.warn(error)
         if self._writer.is_due():
             self._writer.write(wait=False)
-
-    def _in_order(self, flags: Flags) -> list[list[Any]]:
-        """Return the flags per optimizer, in the order of `watch`, then of others; [] without a
-        step.
-        """
-        values = {
-            id(optimizer): [read(flag.reshape(())) for flag in tensors]
-            for optimizer, tensors in flags
-        }
-        own = [values.pop(id(optimizer), []) for optimizer in self._optimizers]
-        return own + list(values.values())
 
 
 def _scalar(name: str, value: object) -> Any:

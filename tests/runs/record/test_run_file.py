@@ -149,7 +149,6 @@ KEYS = [
     "step",
     "loss_scale",
     "skipped",
-    "optimizers",
     "grad_norm",
     "nonfinite",
     "exponent_histograms",
