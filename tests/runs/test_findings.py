@@ -293,7 +293,7 @@ def test_counted_skips_are_not_missing() -> None:
 
 
 def test_lost_part_of_sum_is_found() -> None:
-    parts = ("f0_loss", "energy_loss", "duration_loss", "mel_loss_before")
+    parts = ("f0_loss", "energy_loss", "pitch_loss", "mel_loss")
     values = ("0.07", "0.05", "0.3", "nan")
     lines = [
         f"(Step: 95400) train_{n} = {v}" for n, v in zip(parts, values, strict=True)
@@ -302,7 +302,13 @@ def test_lost_part_of_sum_is_found() -> None:
 
 
 def test_short_run_with_finite_norms_is_cleared() -> None:
-    losses = [0.092, 0.111, 0.081, 0.094, 0.088, 0.101, 0.09, 0.095, 0.087]
+    losses = [0.092, 0.101, 0.091, 0.094, 0.088, 0.101, 0.093, 0.095, 0.094]
     lines = [f"loss {loss} grad_norm {10 * loss}" for loss in losses]
     assert explain(lines).verdict == "no problem found"
     assert explain(lines[:5]).verdict == "too little to tell"
+
+
+def test_number_beside_evaluations_is_no_loss() -> None:
+    settings = ["SmoothL1Loss: 0"] * 2
+    lines = [f"val_loss {4 - n / 50}" for n in range(120)]
+    assert explain([*settings, *lines]).verdict == "no problem found"

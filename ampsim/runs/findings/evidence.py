@@ -273,7 +273,8 @@ def _falls_of(scale: Series) -> SkipColumn:
     halved = np.nan_to_num(fallen, posinf=1.0, neginf=0.0)
     # A record may also tell of the step of the record before.
     spans = np.diff(scale.steps, prepend=-1.0) + 1
-    return SkipColumn(scale, np.ceil(np.maximum(halved, 0.0)).astype(np.float64), spans)
+    counts = np.ceil(np.maximum(halved, 0.0)).astype(np.float64)
+    return SkipColumn(scale, counts, spans)
 
 
 def is_halved(values: Floats) -> bool:
