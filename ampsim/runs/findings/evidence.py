@@ -247,7 +247,7 @@ def _counts(series: Series) -> Series:
 
 
 def _flag(flag: Series) -> SkipColumn:
-    return SkipColumn(flag, (flag.values > 0) * 1.0, np.ones(len(flag)))
+    return SkipColumn(flag, (flag.values > 0).astype(np.float64), np.ones(len(flag)))
 
 
 def _counter(counter: Series) -> SkipColumn:
