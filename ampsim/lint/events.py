@@ -90,11 +90,12 @@ class Event:
             return False
         if any(guard.asks and has(guard.words, "grad|norm") for guard in self.guards):
             return False
-        counted = self.kind == "average"  # a schedule may step once per epoch then
-        periods = (guard for guard in self.beyond(step) if not guard.benign)
-        return all(
-            counted and "%" in guard.words and not guard.asks for guard in periods
-        )
+        for guard in self.beyond(step):
+            # A schedule may step once per epoch then.
+            counts = self.kind == "average" and "%" in guard.words
+            if not guard.benign and (guard.asks or not counts):
+                return False
+        return True
 
     def within(self, step: "Event") -> bool:
         """Return whether a step waits for the end of an accumulation window, and this does not."""
@@ -137,13 +138,12 @@ class Trace(list[Event]):
 
     def skippable(self) -> list[Event]:
         """Return the steps that may be skipped: of scalers, and of optimizers that apex patched."""
-        apex = self.of("apex")
-        patched = (
-            bare
-            for bare in self.of("bare")
-            if any(each.of == bare.of and not each.apart(bare) for each in apex)
-        )
-        return [*self.of("step"), *patched]
+        steps = self.of("step")
+        for bare in self.of("bare"):
+            patches = self.of("apex", beside=bare)
+            if any(each.of == bare.of for each in patches):
+                steps.append(bare)
+        return steps
 
     def scaled(self, before: Event) -> Event | None:
         """Return the last backward pass of a scaled loss before an event, on the way to it."""

@@ -4,6 +4,7 @@ import ast
 import re
 from collections.abc import Collection, Iterator
 from functools import cache
+from typing import Any
 
 SCALER = "scaler"
 OPTIMIZER = "optimizer"
@@ -86,6 +87,11 @@ def kind_by_name(name: str) -> str:
     """Return the kind that a name alone says, or ""."""
     found = next((kind for kind, pattern in _BY_NAME if pattern.search(leaf(name))), "")
     return "" if found == AVERAGE and _NO_AVERAGE.search(leaf(name)) else found
+
+
+def parts_of(tree: ast.AST, kinds: Any) -> Iterator[Any]:
+    """Yield the nodes of some kinds in a tree."""
+    return (node for node in ast.walk(tree) if isinstance(node, kinds))
 
 
 def words_in(node: ast.AST) -> Iterator[str]:

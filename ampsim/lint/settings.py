@@ -7,15 +7,11 @@ from typing import Any
 from ampsim.lint.engine import RULES
 
 
-class SettingError(ValueError):
-    """An invalid setting. The text has its value and what was expected."""
-
-
 def selected(start: Path, **options: str | None) -> frozenset[str]:
     """Return the codes to run in a folder. An option overrides the setting of the same name.
 
     Raises:
-        SettingError: A setting is not valid.
+        ValueError: A setting is not valid.
     """
     settings = {"select": ["ALL"], "ignore": []} | table_of(start)
     for key, text in options.items():
@@ -29,10 +25,10 @@ def codes_of(key: str, words: object) -> frozenset[str]:
     """Return the codes of a setting, which lists codes, prefixes of codes, or ALL.
 
     Raises:
-        SettingError: The setting is not a list, or a word of it matches no code.
+        ValueError: The setting is not a list, or a word of it matches no code.
     """
     if not isinstance(words, list):
-        raise SettingError(
+        raise ValueError(
             f'{key} = {words!r}: expected a list of codes, e.g. ["AMP101"]'
         )
     found = set[str]()
@@ -41,7 +37,7 @@ def codes_of(key: str, words: object) -> frozenset[str]:
         codes = {code for code in RULES if code.startswith(prefix)} if prefix else ()
         if not codes:
             known = ", ".join(RULES)
-            raise SettingError(
+            raise ValueError(
                 f"{key}: no rule {word!r}: expected one of {known}, a prefix, or ALL"
             )
         found |= codes
@@ -52,7 +48,7 @@ def table_of(start: Path) -> dict[str, Any]:
     """Return ``[tool.ampsim]`` of the nearest pyproject.toml above a folder.
 
     Raises:
-        SettingError: The file is not TOML, or the table is not valid.
+        ValueError: The file is not TOML, or the table is not valid.
     """
     folder = start.resolve()
     files = (each / "pyproject.toml" for each in (folder, *folder.parents))
@@ -64,9 +60,9 @@ def table_of(start: Path) -> dict[str, Any]:
         table: dict[str, Any] = tools.get("ampsim", {})
         unknown = [*table.keys() - {"select", "ignore"}]
     except (OSError, ValueError, AttributeError) as error:
-        raise SettingError(f"{file}: {error}: expected TOML, and tables") from error
+        raise ValueError(f"{file}: {error}: expected TOML, and tables") from error
     if unknown:
-        raise SettingError(
+        raise ValueError(
             f"{file}: tool.ampsim has {unknown[0]!r}: expected select or ignore"
         )
     return table

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from ampsim.lint.names import (
     SCHEDULE,
@@ -134,11 +135,12 @@ class Source:
             part: node for node in self.nodes for part in ast.iter_child_nodes(node)
         }
 
-    def around(self, node: ast.AST) -> Iterator[ast.AST]:
-        """Yield the nodes around a node, from the innermost to the module."""
+    def around(self, node: ast.AST, kinds: Any = ast.AST) -> Iterator[Any]:
+        """Yield the nodes of some kinds around a node, from the innermost to the module."""
         while node in self._parents:
             node = self._parents[node]
-            yield node
+            if isinstance(node, kinds):
+                yield node
 
     def place_of(self, name: str) -> str:
         """Return where a name was made, to be printed after it: `` (made in line 41)``, or ""."""
@@ -201,6 +203,10 @@ class Source:
             for node in nodes
             if isinstance(node, ast.Call) and called(node) in names
         )
+
+    def kinds_of(self, method: str) -> list[str]:
+        """Return the kinds of the objects on which a method is called."""
+        return [self.kind(name_of(owner)) for owner in self.owners_of(method)]
 
     def owners_of(
         self, method: str, scope: ast.AST | None = None

@@ -19,6 +19,7 @@ from ampsim.lint.names import (
     has,
     is_wrapper,
     leaf,
+    parts_of,
 )
 from ampsim.lint.source import Function, Source
 
@@ -191,7 +192,7 @@ class Walker:
         if not (self.has_gradients and isinstance(node, _SIMPLE)):
             return
         if ".grad" in (words := self.names.words(node)):
-            parts = [each for each in ast.walk(node) if isinstance(each, ast.Name)]
+            parts = parts_of(node, ast.Name)
             self.note("grad", node, words=words, about=map(self.names.name, parts))
 
     def call(self, node: ast.Call) -> None:

@@ -43,7 +43,7 @@ def scaler_not_saved(source: Source, traces: Sequence[Trace]) -> Iterator[ast.AS
     used = SCALER in made or any(trace.of("step", "unscale") for trace in traces)
     apex = any(trace.of("apex") for trace in traces)
     saved = _SAVES_A_SCALER.search(COMMENT.sub("", source.text))
-    kept = [source.kind(name_of(owner)) for owner in source.owners_of("state_dict")]
+    kept = source.kinds_of("state_dict")
     if not (used or apex) or saved or SCALER in kept:
         return
     if any(scaler_recreated_in_loop(source, traces)):
@@ -63,12 +63,14 @@ def scaler_not_saved(source: Source, traces: Sequence[Trace]) -> Iterator[ast.AS
 
 def scaler_not_loaded(source: Source, traces: Sequence[Trace]) -> Iterator[ast.AST]:
     """Yield the first optimizer's state that is loaded where a scaler's is saved and not loaded."""
-    saved = [source.kind(name_of(owner)) for owner in source.owners_of("state_dict")]
-    owners = [*source.owners_of("load_state_dict")]
-    loaded = [source.kind(name_of(owner)) for owner in owners]
+    loaded = SCALER in source.kinds_of("load_state_dict")
     text = COMMENT.sub("", source.text)
-    if SCALER in saved and SCALER not in loaded and not _LOADS_A_SCALER.search(text):
-        yield from [owner for owner in owners if _is_optimizer(source, owner)][:1]
+    if loaded or SCALER not in source.kinds_of("state_dict"):
+        return
+    for owner in source.owners_of("load_state_dict"):
+        if _is_optimizer(source, owner) and not _LOADS_A_SCALER.search(text):
+            yield owner
+            return
 
 
 def saved_optimizers(source: Source) -> Iterator[ast.Call]:

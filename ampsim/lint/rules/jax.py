@@ -73,7 +73,7 @@ def is_finite_ignored(source: Source, traces: Sequence[Trace]) -> Iterator[ast.A
 
 def _acts(source: Source, flag: ast.Name) -> bool:
     """Return whether a flag is given to a call that is no report, returned, or asked."""
-    node = next(each for each in source.around(flag) if isinstance(each, _USES))
+    node = next(source.around(flag, _USES))
     if isinstance(node, ast.Call):
         return not _REPORTS.search(called(node))
     return isinstance(node, _DECIDES)
@@ -82,11 +82,7 @@ def _acts(source: Source, flag: ast.Name) -> bool:
 def new_scale_ignored(source: Source, traces: Sequence[Trace]) -> Iterator[ast.AST]:
     """Yield the new dynamic scales that no later step uses."""
     for step in scaled_steps(source):
-        loops = [
-            node
-            for node in source.around(step.scale)
-            if isinstance(node, ast.For | ast.While)
-        ]
+        loops = [*source.around(step.scale, ast.For | ast.While)]
         if (
             isinstance(step.scale, ast.Name) and not loops
         ):  # whose next iteration reads it

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ampsim.lint.events import Event, Trace
-from ampsim.lint.names import OPTIMIZER, called, name_of
+from ampsim.lint.names import OPTIMIZER, called, name_of, parts_of
 from ampsim.lint.source import Function, Source
 
 _ZEROES = re.compile(r"(zero|clear|reset)_?grad|zero_?\(|grad = None")
@@ -22,9 +22,8 @@ def scaler_recreated_in_loop(
     for made in source.calls:
         if "GradScaler" not in called(made):
             continue
-        around = [*source.around(made)]
-        repeats = [node for node in around if node in stepped]
-        function = next((node for node in around if isinstance(node, Function)), None)
+        repeats = [node for node in source.around(made) if node in stepped]
+        function = next(source.around(made, Function), None)
         if (
             function
             and not repeats
@@ -54,9 +53,7 @@ def _trains_a_given_optimizer(
 
 
 def _makes_an_optimizer(source: Source, scope: ast.AST) -> bool:
-    names = (
-        node for node in ast.walk(scope) if isinstance(node, ast.Name | ast.Attribute)
-    )
+    names = parts_of(scope, ast.Name | ast.Attribute)
     stored = (name_of(node) for node in names if isinstance(node.ctx, ast.Store))
     return OPTIMIZER in map(source.kind, stored)
 
@@ -84,8 +81,8 @@ def _window(source: Source, step: Event) -> ast.expr | None:
     """Return the condition that the index of a loop fills a window, if a step has only this one."""
     loop = step.loops[-1] if step.loops else None
     index = source.words(loop.target) if isinstance(loop, ast.For) else frozenset()
-    for node in source.around(step.node):
-        if isinstance(node, ast.If) and "%" in source.words(node.test):
+    for node in source.around(step.node, ast.If):
+        if "%" in source.words(node.test):
             counts = index & source.words(node.test)
             return node.test if counts and isinstance(node.test, ast.Compare) else None
     return None

@@ -4,7 +4,7 @@ import ast
 import re
 
 from ampsim.lint.events import SCALED, Event, Trace
-from ampsim.lint.names import called, has, leaf, name_of
+from ampsim.lint.names import called, has, leaf, name_of, parts_of
 from ampsim.lint.source import Source
 
 _HALVES = ("first_step", "second_step")  # of SAM, which scaler.step() does not call
@@ -62,8 +62,9 @@ def clip_before_unscale(source: Source, trace: Trace, clip: Event) -> bool:
 
 def _in_block_of_apex(source: Source, trace: Trace, clip: Event) -> bool:
     """Return whether apex, which unscales at the end of its block, has not done so yet."""
-    blocks = [node for node in source.around(clip.node) if isinstance(node, ast.With)]
-    heads = {item.context_expr for block in blocks for item in block.items}
+    heads = set[ast.expr]()
+    for block in source.around(clip.node, ast.With):
+        heads |= {item.context_expr for item in block.items}
     opened = [each for each in trace.of("apex", before=clip) if each.node in heads]
     if not opened:
         return False
@@ -73,7 +74,7 @@ def _in_block_of_apex(source: Source, trace: Trace, clip: Event) -> bool:
 
 def scaled_gradients_read(source: Source, trace: Trace, each: Event) -> bool:
     """Return whether gradients are measured or cut by hand before they are unscaled."""
-    calls = [call for call in ast.walk(each.node) if isinstance(call, ast.Call)]
+    calls = parts_of(each.node, ast.Call)
     measures = [call for call in calls if _MEASURES.match(called(call))]
     if not any(".grad" in source.words(call) for call in measures):
         return False

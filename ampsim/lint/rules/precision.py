@@ -85,9 +85,7 @@ def scaler_with_bfloat16(source: Source, traces: Sequence[Trace]) -> Iterator[as
         given = {word.arg: word.value for word in made.keywords}
         enabled = given.get("enabled", ast.Constant(value=True))
         always = isinstance(enabled, ast.Constant) and enabled.value is True
-        chosen = any(
-            isinstance(node, ast.If | ast.IfExp) for node in source.around(made)
-        )
+        chosen = any(source.around(made, ast.If | ast.IfExp))
         if (always and only_bfloat16 and not chosen) or _asks_for_bfloat16(
             source, enabled
         ):
@@ -119,13 +117,12 @@ def autocast_without_scaler(source: Source, trace: Trace, each: Event) -> bool:
     autocast = before[-1].node if before else None
     if not isinstance(autocast, ast.Call) or before[-1].kind != "autocast":
         return False
-    around = [*source.around(autocast)]
-    blocks = [node for node in around if isinstance(node, ast.With | ast.FunctionDef)]
-    heads = [ast.unparse(block).partition(":\n")[0] for block in blocks]
+    blocks = map(ast.unparse, source.around(autocast, ast.With | ast.FunctionDef))
+    heads = [block.partition(":\n")[0] for block in blocks]
     if any(map(_NO_GRADIENTS.search, heads)):
         return False
     # One that is assigned is entered further inside.
-    named = any(isinstance(node, ast.Assign) for node in around)
+    named = any(source.around(autocast, ast.Assign))
     within = named or each.loops == before[-1].loops
     stepped = trace.of("bare", after=each, beside=each)
     return bool(within and stepped) and FP16 in autocast_dtypes(source, autocast)
@@ -145,7 +142,7 @@ def unused_scaler(source: Source, traces: Sequence[Trace]) -> Iterator[ast.AST]:
     for made, name in source.scalers():
         own = [part for part in names if leaf(name_of(part)) == name]
         used = [part for part in own if isinstance(part.ctx, ast.Load)]
-        inside = any(isinstance(node, Function) for node in source.around(made))
+        inside = any(source.around(made, Function))
         local = inside and all(isinstance(part, ast.Name) for part in own)
         if (
             own
