@@ -220,8 +220,10 @@ class Evidence:
 
     @property
     def counts_exactly(self) -> bool:
-        """Whether the log counts each skipped step."""
-        return bool(self.counters) or (bool(self.flags) and self.history.recorded)
+        """Whether the log counts each skipped step; one of 0 beside reported skips does not."""
+        if not self.counters:
+            return bool(self.flags) and self.history.recorded
+        return any(column.total for column in self.counters) or not self.kind("skip")
 
     @cached_property
     def skip_share(self) -> tuple[float, float]:
