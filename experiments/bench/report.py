@@ -1,6 +1,5 @@
 """One timing loop and one table for all benchmarks; rows are written to `build/bench`, too."""
 
-import argparse
 import os
 import platform
 import statistics
@@ -108,7 +107,6 @@ def require_same(what: str, same: bool) -> None:
 
 def run(name: str, measure: Callable[[], list[Row]]) -> None:
     """Measure, print the table, and write the rows with their provenance."""
-    argparse.ArgumentParser(prog=f"python -m experiments.bench.{name}").parse_args()
     rows = measure()
     origin = {
         "script": f"experiments/bench/{name}.py",

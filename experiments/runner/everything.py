@@ -51,10 +51,8 @@ def main(argv: Sequence[str], named: Sequence[str] = ()) -> int:
         print(f"{stem:20s} {outcome.seconds:6.0f}  {outcome.text}")
     total = sum(outcome.seconds for outcome in ended.values())
     written = [stem for stem, outcome in ended.items() if outcome.written]
-    print(
-        f"{duration(total)} of CPU time; {len(ended) - len(written)} data files unchanged; "
-        f"written: {', '.join(written) or 'none'}"
-    )
+    names = ", ".join(written) or "none"
+    print(f"{duration(total)} of CPU time; data files written: {names}")
     return max((outcome.status for outcome in ended.values()), default=0)
 
 

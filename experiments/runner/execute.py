@@ -91,8 +91,7 @@ def execute(run: Run, workers: pool.Workers) -> Outcome:
         run.reference, config, inputs, replaced=run.options.force or elsewhere
     )
     if before and not (run.options.force or elsewhere):
-        dirty = " with uncommitted changes" * bool(before.origin.get("dirty"))
-        print(f"{stem}: reused {len(before.rows)} units from {before.commit}{dirty}")
+        print(f"{stem}: reused {len(before.rows)} units from {before.commit}")
         if before.origin.get("source_sha256") != provenance.source_sha256(stem):
             print(
                 f"{stem}: the source has changed since; to run it again, pass --force"

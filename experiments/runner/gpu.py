@@ -1,8 +1,7 @@
 """Run what a CUDA device can show: `python -m experiments gpu [STEM ...] --minutes N`.
 
-Runs the named experiments, or all that support CUDA, the most valuable first. At the time limit,
-the finished units are kept. To continue, run the same command; finished experiments do not run
-again.
+Runs the named experiments in this order, or all that support CUDA. At the time limit, the finished
+units are kept. To continue, run the same command; finished experiments do not run again.
 """
 
 import argparse
@@ -12,8 +11,6 @@ from collections.abc import Sequence
 from experiments.runner import device, pool
 from experiments.runner.execute import Options, Run, execute, refuse
 from experiments.runner.experiment import Experiment, UsageError, stems
-
-FIRST = ("gpt_fp16", "resnet_fp16", "scale_crash")  # all others follow
 
 
 def main(argv: Sequence[str]) -> int:
@@ -27,9 +24,6 @@ def main(argv: Sequence[str]) -> int:
     """
     parser = argparse.ArgumentParser("python -m experiments gpu", description=__doc__)
     possible = [stem for stem in stems() if "cuda" in Experiment(stem).devices]
-    order = sorted(
-        possible, key=lambda stem: FIRST.index(stem) if stem in FIRST else len(FIRST)
-    )
     parser.add_argument(
         "stems", nargs="*", metavar="STEM", help="default: all that support CUDA"
     )
@@ -39,9 +33,9 @@ def main(argv: Sequence[str]) -> int:
     given = parser.parse_args(argv)
     try:
         device.require("cuda")
-        if unknown := set(given.stems) - set(order):
+        if unknown := set(given.stems) - set(possible):
             raise UsageError(
-                f"{', '.join(unknown)}: expected some of {', '.join(order)}"
+                f"{', '.join(unknown)}: expected some of {', '.join(possible)}"
             )
     except UsageError as error:
         return refuse("experiments gpu", error)
@@ -50,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
     signal.setitimer(signal.ITIMER_REAL, 60 * given.minutes)
     status = 0
     try:
-        for stem in given.stems or order:
+        for stem in given.stems or possible:
             status = max(status, run_experiment(Experiment(stem)))
             if status == 130:
                 break

@@ -3,12 +3,13 @@
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from multiprocessing import active_children, get_context
+from multiprocessing import active_children, get_context, parent_process
 from typing import NamedTuple, Self
 
 from ampsim.core.json_lines import Record
@@ -90,14 +91,9 @@ class Workers:
             yield from map(run, jobs)
             return
         if self._pool is None:
-            # A fork would copy torch's thread pool in whatever state it is. Ctrl-C reaches the
-            # whole group, and the parent decides.
-            self._pool = ProcessPoolExecutor(
-                processes,
-                get_context("spawn"),
-                signal.signal,
-                (signal.SIGINT, signal.SIG_IGN),
-            )
+            # A fork would copy torch's thread pool in whatever state it is.
+            context = get_context("spawn")
+            self._pool = ProcessPoolExecutor(processes, context, start_worker)
         under_way = {self._pool.submit(run, job): job.unit for job in jobs}
         try:
             for future in as_completed(under_way):
@@ -117,6 +113,19 @@ class Workers:
                 process.kill()
             self._pool.shutdown(cancel_futures=True)
             self._pool = None
+
+
+def start_worker() -> None:
+    """Leave Ctrl-C, which reaches the whole group, to the parent; end where the parent is killed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=end_with_parent, daemon=True).start()
+
+
+def end_with_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import pytest
 
 from ampsim.runs.record import data_file
 from experiments.runner import device, gpu
-from experiments.runner.experiment import Experiment, stems
+from experiments.runner.experiment import Experiment
 from tests.experiments import tiny
 
 
@@ -26,11 +26,6 @@ def data(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         device, "describe", lambda name: {"type": "cuda", "name": "B999"}
     )
     return folder / "data" / "b999" / "card.jsonl"
-
-
-def test_first_experiments_support_cuda() -> None:
-    assert set(gpu.FIRST) <= set(stems())
-    assert all("cuda" in Experiment(stem).devices for stem in gpu.FIRST)
 
 
 def test_device_data_has_its_folder(

@@ -105,7 +105,6 @@ def test_rows_are_written_with_their_origin(
     tmp_path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(report, "FOLDER", tmp_path)
-    monkeypatch.setattr("sys.argv", ["bench"])
     report.run("step", lambda: [Row("work", "framework", "us", [1.0], [2.0])])
     origin, rows = data_file.read(tmp_path / "step.jsonl")
     assert origin["versions"]["torch"] == torch.__version__

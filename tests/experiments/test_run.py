@@ -485,6 +485,31 @@ def test_interrupted_run_ends_its_processes() -> None:
         assert not active_children()
 
 
+ORPHANED = """
+from experiments.runner import pool
+from tests.experiments.test_run import Endless, job
+if __name__ == "__main__":
+    with pool.Workers() as workers:
+        for unit in workers.run([job(), job()._replace(config=Endless())], 2):
+            print("a unit is done", flush=True)
+"""
+
+
+def test_workers_end_with_a_killed_parent(tmp_path: Path) -> None:
+    (tmp_path / "parent.py").write_text(ORPHANED)
+    parent = subprocess.Popen(  # noqa: S603
+        [sys.executable, str(tmp_path / "parent.py")],
+        env={"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+    )
+    assert parent.stdout is not None
+    with parent.stdout as out:
+        assert out.readline() == b"a unit is done\n"
+        parent.kill()
+        assert out.read() == b""  # the workers hold the other end until they end
+    parent.wait()
+
+
 def test_experiment_source_includes_its_imports() -> None:
     folder = ROOT / "experiments"
     found = {
