@@ -89,7 +89,10 @@ class Bindings:
 
     def scaled(self, node: ast.AST) -> str:
         """Return the word that says by which scaler a value is scaled, or ""."""
-        return next((word for word in self.words(node) if word.startswith(SCALED)), "")
+        for word in self.words(node):
+            if word.startswith(SCALED):
+                return word
+        return ""
 
     def value(self, node: ast.expr, name: str) -> Value:
         """Return the value of an expression that is assigned to a name."""

@@ -134,7 +134,9 @@ class Trace(list[Event]):
         if near:
             found = [each for each in found if each.loops == near.loops]
         beside = beside or near
-        return [each for each in found if not each.apart(beside)] if beside else found
+        if beside:
+            found = [each for each in found if not each.apart(beside)]
+        return found
 
     def skippable(self) -> list[Event]:
         """Return the steps that may be skipped: of scalers, and of optimizers that apex patched."""
@@ -147,10 +149,10 @@ class Trace(list[Event]):
 
     def scaled(self, before: Event) -> Event | None:
         """Return the last backward pass of a scaled loss before an event, on the way to it."""
-        passes = self.of("backward", before=before, beside=before)
-        return next(
-            (each for each in reversed(passes) if each.on.startswith(SCALED)), None
-        )
+        for each in reversed(self.of("backward", before=before, beside=before)):
+            if each.on.startswith(SCALED):
+                return each
+        return None
 
     def still_scaled(self, event: Event) -> Event | None:
         """Return this backward pass, unless its gradients are unscaled or stepped with since."""
@@ -162,5 +164,6 @@ class Trace(list[Event]):
 
     def is_per_micro_batch(self, event: Event, steps: Collection[Event]) -> bool:
         """Return whether an event happens per micro-batch, and some steps once per window."""
-        passes = self.of("backward", near=event)
-        return bool(steps and passes) and all(map(event.within, steps))
+        if not (steps and self.of("backward", near=event)):
+            return False
+        return all(map(event.within, steps))

@@ -79,19 +79,36 @@ def called(node: ast.Call) -> str:
 @cache
 def kind_by_class(made_by: str) -> str:
     """Return the kind of what a call of this name makes, or ""."""
-    return next((kind for kind, pattern in _BY_CLASS if pattern.search(made_by)), "")
+    for kind, pattern in _BY_CLASS:
+        if pattern.search(made_by):
+            return kind
+    return ""
 
 
 @cache
 def kind_by_name(name: str) -> str:
     """Return the kind that a name alone says, or ""."""
-    found = next((kind for kind, pattern in _BY_NAME if pattern.search(leaf(name))), "")
-    return "" if found == AVERAGE and _NO_AVERAGE.search(leaf(name)) else found
+    name = leaf(name)
+    for kind, pattern in _BY_NAME:
+        if pattern.search(name):
+            averages_others = kind == AVERAGE and _NO_AVERAGE.search(name)
+            return "" if averages_others else kind
+    return ""
 
 
 def parts_of(tree: ast.AST, kinds: Any) -> Iterator[Any]:
     """Yield the nodes of some kinds in a tree."""
     return (node for node in ast.walk(tree) if isinstance(node, kinds))
+
+
+def arguments_of(call: ast.Call) -> list[ast.expr]:
+    """Return the arguments of a call, also those given by keyword."""
+    return [*call.args, *(word.value for word in call.keywords)]
+
+
+def keywords_of(call: ast.Call) -> dict[str | None, ast.expr]:
+    """Return the arguments given by keyword."""
+    return {word.arg: word.value for word in call.keywords}
 
 
 def words_in(node: ast.AST) -> Iterator[str]:

@@ -15,6 +15,7 @@ from ampsim.lint.names import (
     AVERAGE,
     OPTIMIZER,
     SCALER,
+    arguments_of,
     called,
     has,
     is_wrapper,
@@ -264,7 +265,7 @@ class Walker:
         attr = called(node)
         kind = self.names.kind(owner)
         base = self.names.name(owner)
-        given = [*node.args, *(word.value for word in node.keywords)]
+        given = arguments_of(node)
         of = self.names.name(given[0]) if given else base
         event = _METHODS.get(f"{kind}.{attr}({'_' * bool(given)})", "")
         if kind != SCALER:

@@ -5,7 +5,14 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ampsim.lint.events import Trace
-from ampsim.lint.names import OPTIMIZER, SCALER, called, kind_by_class, name_of
+from ampsim.lint.names import (
+    OPTIMIZER,
+    SCALER,
+    arguments_of,
+    called,
+    kind_by_class,
+    name_of,
+)
 from ampsim.lint.rules.loop import scaler_recreated_in_loop
 from ampsim.lint.source import COMMENT, Source
 
@@ -77,14 +84,15 @@ def saved_optimizers(source: Source) -> Iterator[ast.Call]:
     """Yield the states of optimizers that are kept, and the saves that take an optimizer."""
     for call in source.calls:
         name = called(call)
-        given = [*call.args, *(word.value for word in call.keywords)]
+        given = arguments_of(call)
         if name == "state_dict" and isinstance(call.func, ast.Attribute):
-            if _is_of_optimizers(source, call, call.func.value) and _is_kept(
-                source, call
-            ):
-                yield call
-        elif _SAVES.search(name_of(call.func)) and not source.defines(name):
-            yield from [call] * any(_is_optimizer(source, part) for part in given)
+            of_optimizers = _is_of_optimizers(source, call, call.func.value)
+            kept = of_optimizers and _is_kept(source, call)
+        else:
+            saves = _SAVES.search(name_of(call.func)) and not source.defines(name)
+            kept = saves and any(_is_optimizer(source, each) for each in given)
+        if kept:
+            yield call
 
 
 def _is_kept(source: Source, state: ast.Call) -> bool:
@@ -97,11 +105,11 @@ def _is_kept(source: Source, state: ast.Call) -> bool:
             return not isinstance(target, ast.Name)
         case ast.Call():
             name = called(inner)
-            named = isinstance(outer, ast.Assign) and isinstance(
-                outer.targets[0], ast.Name
-            )
-            copied = named and not re.search("checkpoint", name, re.I)
-            return not copied and name not in ("print", "load_state_dict", "store")
+            if name in ("print", "load_state_dict", "store"):
+                return False
+            if re.search("checkpoint", name, re.I) or not isinstance(outer, ast.Assign):
+                return True
+            return not isinstance(outer.targets[0], ast.Name)
     return True
 
 
@@ -114,7 +122,6 @@ def _is_of_optimizers(source: Source, call: ast.Call, owner: ast.expr) -> bool:
 
 
 def _is_optimizer(source: Source, node: ast.AST) -> bool:
-    return (
-        isinstance(node, ast.Name | ast.Attribute)
-        and source.kind(name_of(node)) == OPTIMIZER
-    )
+    if isinstance(node, ast.Name | ast.Attribute):
+        return source.kind(name_of(node)) == OPTIMIZER
+    return False

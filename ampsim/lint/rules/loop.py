@@ -24,18 +24,12 @@ def scaler_recreated_in_loop(
             continue
         repeats = [node for node in source.around(made) if node in stepped]
         function = next(source.around(made, Function), None)
-        if (
-            function
-            and not repeats
-            and _trains_a_given_optimizer(source, function, stepped)
-        ):
-            calls = [call for call, other in entered if other is function]
-            repeats = [
-                loop
-                for call in calls
-                for loop in source.around(call)
-                if loop in stepped
-            ]
+        if repeats or not function:
+            pass
+        elif _trains_a_given_optimizer(source, function, stepped):
+            for call, other in entered:
+                if other is function:
+                    repeats += stepped.intersection(source.around(call))
             # A function that is named for an epoch is called once per epoch, by another file.
             if re.search("epoch(?!s)", function.name):
                 repeats.append(function)
@@ -46,10 +40,10 @@ def scaler_recreated_in_loop(
 def _trains_a_given_optimizer(
     source: Source, function: Function, stepped: set[ast.AST]
 ) -> bool:
+    if stepped.isdisjoint(ast.walk(function)) or _makes_an_optimizer(source, function):
+        return False
     names = [arg.arg for arg in (*function.args.args, *function.args.kwonlyargs)]
-    given = any("optim" in name or name == "self" for name in names)
-    trains = not stepped.isdisjoint(ast.walk(function))
-    return given and trains and not _makes_an_optimizer(source, function)
+    return "self" in names or any("optim" in name for name in names)
 
 
 def _makes_an_optimizer(source: Source, scope: ast.AST) -> bool:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ampsim.lint.events import Event, Trace
-from ampsim.lint.names import has, leaf, name_of
+from ampsim.lint.names import has, keywords_of, leaf, name_of, parts_of
 from ampsim.lint.source import Function, Source
 
 FP16 = "float16"
@@ -63,7 +63,7 @@ def _dtypes_named(text: str) -> frozenset[str]:
 
 def autocast_dtypes(source: Source, call: ast.Call) -> frozenset[str]:
     """Return the precisions of an autocast; none where it is off or is not seen to be on a GPU."""
-    given = {word.arg: word.value for word in call.keywords}
+    given = keywords_of(call)
     off = given.get("enabled")
     if isinstance(off, ast.Constant) and off.value is False:
         return frozenset()
@@ -82,7 +82,7 @@ def scaler_with_bfloat16(source: Source, traces: Sequence[Trace]) -> Iterator[as
     only_bfloat16 = frozenset().union(*dtypes) == {BF16}
     scalers = [made for made, _ in source.scalers()]
     for made in scalers:
-        given = {word.arg: word.value for word in made.keywords}
+        given = keywords_of(made)
         enabled = given.get("enabled", ast.Constant(value=True))
         always = isinstance(enabled, ast.Constant) and enabled.value is True
         chosen = any(source.around(made, ast.If | ast.IfExp))
@@ -134,19 +134,15 @@ def unused_scaler(source: Source, traces: Sequence[Trace]) -> Iterator[ast.AST]:
     Another file may use a name of a module, or the attribute of an object, unless the file is a
     script.
     """
-    names = [
-        part for part in source.nodes if isinstance(part, ast.Name | ast.Attribute)
-    ]
-    states = {*source.owners_of("state_dict"), *source.owners_of("load_state_dict")}
-    tests = {each.test for each in source.nodes if isinstance(each, ast.If)}
+    names = [*parts_of(source.tree, ast.Name | ast.Attribute)]
+    no_uses = {*source.owners_of("state_dict"), *source.owners_of("load_state_dict")}
+    no_uses |= {each.test for each in parts_of(source.tree, ast.If)}
     for made, name in source.scalers():
         own = [part for part in names if leaf(name_of(part)) == name]
-        used = [part for part in own if isinstance(part.ctx, ast.Load)]
         inside = any(source.around(made, Function))
         local = inside and all(isinstance(part, ast.Name) for part in own)
-        if (
-            own
-            and (local or "__main__" in source.text)
-            and not {*used} - states - tests
-        ):
+        if not own or not (local or "__main__" in source.text):
+            continue
+        used = {part for part in own if isinstance(part.ctx, ast.Load)}
+        if used <= no_uses:
             yield made
