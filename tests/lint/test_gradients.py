@@ -83,6 +83,18 @@ def test_unscaled_gradients_need_a_check(condition: str, codes: list[str]) -> No
 
 
 @pytest.mark.parametrize(
+    ("condition", "found"), [("args.use_amp", False), ("draw() > 0.5", True)]
+)
+def test_unscaled_step_beside_scaler_step(condition: str, found: bool) -> None:
+    text = (
+        f"scaler = GradScaler(enabled=args.use_amp)\n{LOOP}    scaler.unscale_(optimizer)\n"
+        f"    if {condition}:\n        scaler.step(optimizer)\n        scaler.update()\n"
+        "    else:\n        optimizer.step()\n"
+    )
+    assert bool(lint(text, codes=["AMP111"])) == found
+
+
+@pytest.mark.parametrize(
     "zeroes",
     ["model.zero_grad()", "parameter.grad = None", "parameter.grad.zero_()"],
 )

@@ -97,16 +97,17 @@ def optimizer_bypasses_scaler(source: Source, trace: Trace, bare: Event) -> bool
     unscaled = trace.of("unscale", after=start, before=bare, beside=bare)
     if leaf(name_of(bare.node)) in _HALVES:
         return bool(start) and not unscaled
-    if any(each.of == bare.of for each in unscaled):
-        return True
-    if start is None:
+    own = [each for each in unscaled if each.of == bare.of]
+    last = own[-1] if own else start
+    if last is None:
         return False
+    chosen = all(guard.benign or guard.window for guard in bare.beyond(last))
+    instead = any(each.apart(bare) for each in trace.of("step", "update"))
+    if own:  # a setting may turn the scaler off, and its unscale_() does nothing then
+        return not (chosen and instead)
     passes = trace.of("backward", before=bare, beside=bare)
-    if not all(each.on.startswith(SCALED) for each in passes):
-        return False
-    if any(each.apart(bare) for each in trace.of("step", "update")):
-        return False  # there the scaler steps instead
-    return all(guard.benign or guard.window for guard in bare.beyond(start))
+    scaled = all(each.on.startswith(SCALED) for each in passes)
+    return scaled and chosen and not instead
 
 
 def clip_per_micro_batch(source: Source, trace: Trace, clip: Event) -> bool:
