@@ -6,6 +6,7 @@ from dataclasses import asdict
 from ampsim.lint.engine import RULES, Rule, lint
 from ampsim.lint.run import Run
 
+SEVERITIES = ("error", "warning", "note")
 _DATA = {ord("%"): "%25", ord("\r"): "%0D", ord("\n"): "%0A"}
 _PLACE = _DATA | {ord(":"): "%3A", ord(","): "%2C"}
 
@@ -17,8 +18,10 @@ def as_text(run: Run) -> str:
         for each in run.findings
     ]
     if run.findings:
-        code = run.findings[0].code
-        lines.append(f"For the reason and the fix, run: ampsim lint --explain {code}")
+        first = min(run.findings, key=lambda each: SEVERITIES.index(each.severity))
+        lines.append(
+            f"For the reason and the fix, run: ampsim lint --explain {first.code}"
+        )
     return "\n".join([*lines, run.summary])
 
 

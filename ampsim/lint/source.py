@@ -23,7 +23,7 @@ from ampsim.lint.names import (
 )
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-# A text without any of these has nothing to do with loss scaling, and is not parsed.
+# A text without any of these has nothing to do with loss scaling, and is not walked.
 _CONCERNED = re.compile(
     r"scaler|scale_loss|DynamicScale|dynamic_scale|DynamicLossScale|cuda(\.| import )amp",
     re.I,
@@ -266,9 +266,10 @@ def parse(text: str) -> Source | None:
     Raises:
         UnreadableError: The text does not parse.
     """
+    tree = _tree(text)
     passes_back = "autocast" in text and ".backward(" in text
     concerned = passes_back or _CONCERNED.search(text) or wrapped(text)
-    return Source(_tree(text), text) if concerned else None
+    return Source(tree, text) if concerned else None
 
 
 def wrapped(text: str) -> str:

@@ -55,6 +55,16 @@ def test_notes_alone_exit_0(folder: Path, capsys: pytest.CaptureFixture[str]) ->
     assert ": AMP102 note: ema " in capsys.readouterr().out
 
 
+def test_footer_names_the_gravest_finding(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "both.py").write_text(RULES["AMP102"].wrong + RULES["AMP111"].wrong)
+    main(["both.py"])
+    lines = capsys.readouterr().out.splitlines()
+    assert ": AMP102 note: " in lines[0]
+    assert lines[-2].endswith("ampsim lint --explain AMP111")
+
+
 def test_notebook_is_refused_by_name(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -183,6 +193,7 @@ def test_annotations_of_github(
 
 ODD = {
     "no Python": (b"scaler = (\n", "expected Python 3"),
+    "no scaler either": (b"x = 1\ndef f(:\n", "in line 2: expected Python 3"),
     "Python 2": (b"print 'scaler'\n", "expected Python 3"),
     "not UTF-8": (
         b"scaler = '\xff'\n",

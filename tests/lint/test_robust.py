@@ -147,10 +147,6 @@ def test_mutual_recursion_terminates() -> None:
     assert lint(text) == []
 
 
-def test_file_without_scaler_is_not_parsed() -> None:
-    assert lint("def (:") == []
-
-
 FREE = """
 def train(loader, scheduler):
     scaler = GradScaler()
