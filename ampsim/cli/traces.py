@@ -141,7 +141,6 @@ def _run(
             status = process.wait()
             is_late = not late.is_alive()
             late.cancel()
-            _kill(process)  # what it started
         errors.seek(max(0, errors.seek(0, os.SEEK_END) - TAIL))
         said = errors.read().decode(errors="replace").splitlines()[-10:]
     lines = output.decode(errors="replace").splitlines()

@@ -78,8 +78,12 @@ def test_apex_unscales_at_block_end(indent: str, found: bool) -> None:
     [("True", ["AMP111"]), ("isfinite(norm)", []), ("not skipped", [])],
 )
 def test_unscaled_gradients_need_a_check(condition: str, codes: list[str]) -> None:
-    text = f"{MAKES}{LOOP}    scaler.unscale_(optimizer)\n    if {condition}:\n        optimizer.step()\n"
-    assert [each.code for each in lint(text)] == codes
+    end = f"    scaler.unscale_(optimizer)\n    if {condition}:\n        optimizer.step()\n"
+    assert [each.code for each in lint(f"{MAKES}{LOOP}{end}")] == codes
+    # Unscaled gradients are of a scaled loss, whoever passes it back.
+    assert [
+        each.code for each in lint(f"def update(scaler, optimizer):\n{end}")
+    ] == codes
 
 
 @pytest.mark.parametrize(

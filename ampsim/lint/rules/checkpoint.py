@@ -89,7 +89,7 @@ def saved_optimizers(source: Source) -> Iterator[ast.Call]:
             of_optimizers = _is_of_optimizers(source, call, call.func.value)
             kept = of_optimizers and _is_kept(source, call)
         else:
-            saves = _SAVES.search(name_of(call.func)) and not source.defines(name)
+            saves = bool(_SAVES.search(name_of(call.func))) and not source.defines(name)
             kept = saves and any(_is_optimizer(source, each) for each in given)
         if kept:
             yield call
