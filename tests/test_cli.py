@@ -161,6 +161,7 @@ def test_advice_keeps_scale_despite_bad_steps(tmp_path: Path) -> None:
     np.save(tmp_path / "run.npy", thresholds)
     code, text = run("advise", str(tmp_path / "run.npy"))
     assert code == 0, text
+    assert "Settings for as many steps; --steps N" in text
     advised, default = (
         float(line.split()[-1])
         for line in text.splitlines()
@@ -176,6 +177,7 @@ def test_advise_rejects_other_files(content: bytes, tmp_path: Path) -> None:
     assert code == 2
     assert "not an array of overflow thresholds" in text
     assert "numpy.save" in text
+    assert "docs/how-to/settings.md" in text
 
 
 # ------------------------------------------------------------------------------------------- check

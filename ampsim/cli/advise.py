@@ -40,7 +40,8 @@ def advise_run(
 ) -> None:
     """Print settings for a run like a recorded one.
 
-    Also prints what these settings and torch's defaults cost in TRACE.
+    Also prints what these settings and torch's defaults cost in TRACE: skipped steps, and the mean
+    log2 of the loss scale over the steps. At a higher scale, fewer gradients underflow.
 
     Example: ampsim advise thresholds.npy --steps 100000
     """
@@ -57,7 +58,9 @@ def advise_run(
         rules = {"advised": rule, "torch's defaults": Rule()}
         rows = sweep(rules.values(), thresholds)
     table = bold_table("", *SETTINGS, "skips", "mean log2 scale")
-    table.title = f"{len(thresholds):,} steps, {measured.bad_rate:.3g} of them bad"
+    trace_length = f"{len(thresholds):,} steps, {measured.bad_rate:.3g} of them bad"
+    run_length = f"{steps:,} steps" if steps else "as many steps; --steps N for others"
+    table.title = f"{trace_length}\nSettings for {run_length}"
     for (name, chosen), row in zip(rules.items(), rows, strict=True):
         values = (str(getattr(chosen, setting)) for setting in SETTINGS)
         table.add_row(

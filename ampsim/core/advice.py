@@ -44,8 +44,8 @@ def advise(
         lowest: Lowest overflow threshold of any step that is not bad, on one rank.
 
     Returns:
-        Rule: With `init_scale`, `growth_interval`, `min_scale`, and `hysteresis` set, otherwise as
-            torch's scaler.
+        Rule: With `init_scale`, `growth_interval`, and `hysteresis` set, with bad steps also
+            `min_scale`, otherwise as torch's scaler.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -66,14 +66,15 @@ def advise(
     # interval per bit.
     lost = bits_lost_to_ranks(summed_ranks)
     init_scale = 2.0 ** math.ceil(math.log2(threshold) - lost)
-    # T8: bad steps cannot push the scale below one at which no other step overflows.
+    # T8: bad steps cannot push the scale below one at which no other step overflows. Without them
+    # a minimum could only skip each step, if later gradients are larger.
     min_scale = 2.0 ** math.floor(math.log2(min(lowest, threshold)) - lost)
     # T10: with two, a bad step alone does not lower the scale; without bad steps, the second only
     # costs a skip.
     return Rule(
         init_scale,
         growth_interval=interval,
-        min_scale=min_scale,
+        min_scale=min_scale if bad_rate else None,
         hysteresis=2 if bad_rate else 1,
     )
 

@@ -61,10 +61,18 @@ def test_nan_thresholds_are_bad_steps() -> None:
 
 def test_ranks_lower_both_scales() -> None:
     one, many = (
-        advise(1000, 0.0, ranks, threshold=2.0**20, lowest=2.0**12) for ranks in (1, 64)
+        advise(1000, 0.01, ranks, threshold=2.0**20, lowest=2.0**12)
+        for ranks in (1, 64)
     )
     assert (one.init_scale, one.min_scale) == (2.0**20, 2.0**12)
     assert (many.init_scale, many.min_scale) == (2.0**14, 2.0**6)
+
+
+@given(steps, st.floats(0.0, 30.0))
+def test_larger_gradients_still_fit_later(length: int, drop: float) -> None:
+    rule = advise(length, threshold=2.0**20, lowest=2.0**18)
+    done = replay_thresholds(rule, np.full(40, 2.0 ** (20 - drop)))
+    assert done.state.scale <= 2.0 ** (21 - drop)
 
 
 @pytest.mark.parametrize(
