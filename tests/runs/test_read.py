@@ -108,6 +108,40 @@ def test_steps_count_over_epochs() -> None:
     assert read_log(lines).role("loss")[0].steps.tolist() == list(range(20))
 
 
+PLACES = {  # a line of step k, counted from 0, in epochs of 100 steps -> where step 357 is
+    "Epoch {one}/4: {batch}/100 loss={loss}": "step 357",
+    "epoch={zero} {batch}/100 loss={loss}": "step 357",
+    "Epoch [{one}][{batch}/100] loss: {loss}": "step 357",
+    "epoch {one} step {k}/400 loss: {loss}": "step 357",
+    "epoch {one} step {batch} loss: {loss}": "epoch 4 (line 358)",  # epochs may be longer
+    '{{"train/global_step": {k}, "epoch": {zero}, "train/loss": {loss}}}': "step 357",
+    "Epoch {k}/400 - loss: {loss} - acc: 0.5": "epoch 357",
+    '{{"epoch": {k}, "train_loss": {loss}}}': "epoch 357",
+    "Epoch {k}/400\n1563/1563 [===] - 8s - loss: {loss}": "step 559554",  # 358 epochs
+}
+
+
+@pytest.mark.parametrize("form", PLACES)
+def test_place_is_the_true_step(form: str) -> None:
+    text = "\n".join(
+        form.format(
+            k=k, one=k // 100 + 1, zero=k // 100, batch=k % 100, loss=9 - k / 100
+        )
+        for k in range(400)
+    )
+    [loss] = read_log(text.split("\n")).role("loss")
+    assert loss.place(357) == PLACES[form]
+
+
+def test_unknown_first_epoch_gives_no_step() -> None:
+    lines = [f"Epoch [4][{batch}/100] loss: 2.0" for batch in range(60)]
+    [loss] = read_log(lines).role("loss")
+    assert loss.place(58) == "epoch 4 (line 59)"
+    last = [line.replace("[4]", "4/4 ") for line in lines]
+    [loss] = read_log(last).role("loss")
+    assert loss.place(58) == "step 358"
+
+
 @pytest.mark.parametrize("width", [60, 64, 71])
 def test_wrapped_lines_are_joined(width: int) -> None:
     whole = [

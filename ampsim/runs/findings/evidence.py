@@ -57,7 +57,7 @@ class SkipColumn(NamedTuple):
     def skips(self) -> list[Skip]:
         """Return the skips of each record."""
         rows = np.flatnonzero(self.counts >= 1)
-        last = self.records.steps[rows]
+        last = self.records.known_steps[rows]
         columns = (
             last - self.spans[rows] + 1,
             last,
@@ -208,7 +208,7 @@ class Evidence:
         """Return one skip for each sentence, between the steps of the records around it."""
         counters = [column.records for column in self.counters]
         records = max([*self.losses, *self.scales, *counters, NOTHING], key=len)
-        steps = np.append(records.steps, math.nan)
+        steps = np.append(records.known_steps, math.nan)
         skips = []
         for event in self.kind("skip"):
             row = int(np.searchsorted(records.lines, event.line))

@@ -90,7 +90,8 @@ def make(
         row.get("cause", ""),
     )
     actions = [shared.get(each, each) for each in row.get("actions", ())]
-    place = values.get("restart", finding.place)  # of what began earlier than it shows
+    # What began earlier than it shows has "restart".
+    place = values.get("restart", values.get("place", finding.place))
     return replace(
         finding, actions=tuple(action.format(place=place) for action in actions)
     )
@@ -109,7 +110,7 @@ def at(series: Series, row: int, identifier: str, **options: Any) -> Finding:
         "total": len(series),
     }
     lines = series.lines[row:][:MOST_LINES].tolist()
-    return make(identifier, lines, series.steps[row], **{**fields, **options})
+    return make(identifier, lines, series.known_steps[row], **{**fields, **options})
 
 
 def of_events(events: list[Event], identifier: str, **options: Any) -> Finding:

@@ -14,6 +14,8 @@ import numpy.typing as npt
 
 from ampsim.core.formats import FP16
 
+WIDTH = 4
+"""Columns of a series: line, step, value, and epoch."""
 LONGEST = 1 << 18
 """Numbers that a series keeps."""
 MOST_EVENTS = 1 << 16
@@ -48,19 +50,21 @@ class Series:
     _rows: "array[float]" = field(default_factory=lambda: array("d"), repr=False)
 
     def __len__(self) -> int:
-        return len(self._rows) // 3
+        return len(self._rows) // WIDTH
 
-    def add(self, line: int, step: float, value: float) -> None:
-        """Append a number."""
-        self._rows.extend((line, step, value))
-        if len(self._rows) >= 3 * LONGEST:
+    def add(
+        self, line: int, step: float, value: float, epoch: float = math.nan
+    ) -> None:
+        """Append a number; `step` and `epoch` are what `StepCounter.count` returns."""
+        self._rows.extend((line, step, value, epoch))
+        if len(self._rows) >= WIDTH * LONGEST:
             self._thin()
 
     def _thin(self) -> None:
         """Keep one of each two neighbors: the second one, or the first one if only it is not
         finite.
         """
-        table = np.array(self._rows).reshape(-1, 2, 3)
+        table = np.array(self._rows).reshape(-1, 2, WIDTH)
         is_finite = np.isfinite(table[:, :, 2])
         kept = np.where(is_finite[:, 1] & ~is_finite[:, 0], 0, 1)
         self._rows = array("d", table[np.arange(len(table)), kept].tobytes())
@@ -68,7 +72,7 @@ class Series:
     # A reader calls these after the last number.
     @cached_property
     def _table(self) -> Floats:
-        return np.array(self._rows).reshape(-1, 3)
+        return np.array(self._rows).reshape(-1, WIDTH)
 
     @cached_property
     def lines(self) -> npt.NDArray[np.int64]:
@@ -77,8 +81,13 @@ class Series:
 
     @cached_property
     def steps(self) -> Floats:
-        """Step of each number as the log gives it; NaN if the line has no step."""
+        """Step of each number, counted from the first epoch shown; NaN if the line has no step."""
         return self._table[:, 1]
+
+    @cached_property
+    def known_steps(self) -> Floats:
+        """Step of each number over all epochs; NaN if the log does not show it."""
+        return np.where(np.isnan(self._table[:, 3]), self.steps, math.nan)
 
     @cached_property
     def values(self) -> Floats:
@@ -107,9 +116,65 @@ class Series:
         return self.part(slice(int(start), int(stop)))
 
     def place(self, at: int) -> str:
-        """Return where a number is, for example "step 90" or "line 12"."""
-        step = self.steps[at]
-        return f"step {step:.0f}" if math.isfinite(step) else f"line {self.lines[at]}"
+        """Return where a number is, for example "step 90", "epoch 4", or "line 12"."""
+        line, step, _, epoch = self._table[at]
+        if math.isnan(epoch):
+            return f"line {line:.0f}" if math.isnan(step) else f"step {step:.0f}"
+        place = f"epoch {epoch:.6g}"
+        return place if math.isnan(step) else f"{place} (line {line:.0f})"
+
+
+class StepCounter:
+    """Counts steps over all epochs, where each epoch may count its own."""
+
+    def __init__(self) -> None:
+        self._first = self._epoch = (
+            math.nan
+        )  # number of the first epoch; the last one shown
+        self._last = self._before = (
+            0.0  # step of the line before; steps before its epoch
+        )
+        self._is_known = True
+
+    def count(
+        self,
+        step: float,
+        epoch: float = math.nan,
+        total: float = math.nan,
+        epochs: float = math.nan,
+    ) -> tuple[float, float]:
+        """Return the step of a line over all epochs, and what names its place if the step does not.
+
+        Args:
+            step: Step that the line shows; NaN for none, as below.
+            epoch: Epoch that the line shows.
+            total: Steps of an epoch, such as 100 in "58/100".
+            epochs: Epochs of the run, such as 4 in "4/4".
+
+        Returns:
+            The step, and the epoch if the step is unknown or is counted from an unknown one.
+        """
+        if math.isnan(self._first) and (epoch in (0, 1) or epoch == epochs):
+            self._first = min(epoch, 1.0)
+        if math.isnan(step):
+            return step, epoch
+        if math.isfinite(epoch) and epoch == int(epoch) and epoch != self._epoch:
+            self._begin(step, epoch, total)
+        self._last = step
+        return step + self._before, math.nan if self._is_known else self._epoch
+
+    def _begin(self, step: float, epoch: float, total: float) -> None:
+        """Find how many steps came before an epoch that differs from the one before."""
+        if not epoch > self._epoch:  # the first epoch shown, or a restart
+            before = (epoch - self._first) * total
+            # Without a total, the log gives no reason to think that each epoch counts its own.
+            self._is_known = math.isnan(total) or epoch == self._first or before > 0
+            self._before = before if before > 0 else 0.0
+        elif step <= self._last:
+            self._is_known = self._is_known and math.isfinite(total)
+            passed = (epoch - self._epoch) * total
+            self._before += passed if math.isfinite(total) else self._last
+        self._epoch = epoch
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ampsim.runs.read.history import Floats, History, Series
+from ampsim.runs.read.history import Floats, History, Series, StepCounter
 from ampsim.runs.read.names import UNRELATED, is_logarithm, role_of
 
 OWN = "ampsim/"
 """Prefix of the names that `ampsim.runs.watch` writes to trackers."""
+_COUNTS_ALL = re.compile(rf"^{OWN}|global")
+"""Name of the step that is taken if a row has several."""
 _FLAGS = {"true": 1.0, "false": 0.0}
 _THOUSANDS = re.compile(r",(?=\d{3}\b)")
 _NAMED_SCALE = re.compile(r"loss|grad|amp|fp16|scaler|get_scale|^scale$|^ls$")
@@ -49,6 +51,8 @@ class RowReader:
         self.history = history
         self._series: dict[tuple[str, int], Series] = {}
         self._roles: dict[str, str] = {}
+        self._counter = StepCounter()
+        self._epoch = -math.inf  # the last one shown
 
     def series_of(self, name: str, role: str, rank: int = 0) -> Series:
         """Return the series of a name, which is new for a new name."""
@@ -56,6 +60,15 @@ class RowReader:
         if key not in self._series:
             self._series[key] = Series(name, role, rank)
         return self._series[key]
+
+    def place(
+        self, line: int, step: float, epoch: float, *totals: float
+    ) -> tuple[float, float]:
+        """Return the step and the epoch of a line; see `StepCounter.count`."""
+        if epoch < self._epoch:
+            self.history.starts.append(line)
+        self._epoch = self._epoch if math.isnan(epoch) else epoch
+        return self._counter.count(step, epoch, *totals)
 
     def add(self, line: int, row: Mapping[str, object], step: float = math.nan) -> None:
         """Add a row.
@@ -65,19 +78,23 @@ class RowReader:
             row: Name -> value. Values that are no numbers are ignored.
             step: Step of the row, unless the row has one of its own.
         """
-        numbers = list[tuple[str, str, float]]()
+        numbers, epoch, own = list[tuple[str, str, float]](), math.nan, math.nan
         for name, value in row.items():
             number, role = as_number(value), self._role(name)
-            if number is None or role == "epoch":
+            if number is None:
                 continue
-            if role != "step":
+            if role == "epoch":
+                epoch = number
+            elif role != "step":
                 numbers.append((name.lower().removeprefix(OWN), role, number))
-            elif name != "_step":  # a tracker's own count
-                step = number
+            elif name != "_step" and (math.isnan(own) or _COUNTS_ALL.search(name)):
+                own = number  # "_step" is a tracker's own count
+        step = step if math.isnan(own) else own
+        step, epoch = self.place(line, step, epoch)
         for name, role, number in numbers:
             if role or not UNRELATED.search(name):
                 value = two_to_the(number) if is_logarithm(name) else number
-                self.series_of(name, role).add(line, step, value)
+                self.series_of(name, role).add(line, step, value, epoch)
         self.history.line_count = max(self.history.line_count, line)
 
     def _role(self, name: str) -> str:

@@ -11,6 +11,7 @@ A number without a known name may be a loss scale, too: `is_dynamic_scale` decid
 the end.
 """
 
+import itertools
 import math
 import re
 from collections.abc import Iterable, Iterator
@@ -43,8 +44,9 @@ _TENSOR = re.compile(
 _DIGITS = b"0123456789.+- \t"
 _VARIES = re.compile(r"(?:\\?[0-9.+\-])+|(?:\\?[ \t])+")
 """What differs between the lines of one key, in an escaped pattern: a number, or spaces."""
+_HEADING = re.compile(r"^\W*epoch\W*\d+(?:\W+\d+)?\W*$", re.IGNORECASE)
 _OF_A_RUN = re.compile(
-    r"loss|scal|norm|skip|overflow|inf|nan|grad|\blr\b|\bls\b|amp|rate|step|iter|xent|entropy|cost|nll|\bl\b|inite|invalid|fp16",
+    r"loss|epoch|scal|norm|skip|overflow|inf|nan|grad|\blr\b|\bls\b|amp|rate|step|iter|xent|entropy|cost|nll|\bl\b|inite|invalid|fp16",
     re.IGNORECASE,
 )
 _HELD_OUT = re.compile(
@@ -93,11 +95,12 @@ class Plan:
     columns: list[Column]
     groups: dict[
         str, int
-    ]  # of "step", "epoch", "rank", and "total", the batches per epoch
+    ]  # of "step", "epoch", "rank", and what they count to: "total", "epochs"
     sentence: Sentence | None
     error: str
     is_row: bool  # of a table whose header names the columns
     is_prose: bool  # which is of a run only if it comes again
+    is_heading: bool  # of an epoch
 
 
 @dataclass(slots=True)
@@ -136,6 +139,16 @@ def _mark(hole: _Hole, name: str, marks: dict[str, int], steps: dict[int, int]) 
     return True
 
 
+def _wholes(holes: list[_Hole], marks: dict[str, int]) -> dict[str, int]:
+    """Return the places of what the step and the epoch count to, such as 5000 in 120/5000."""
+    wholes = {marks.get("epoch"): "epochs", marks.get("step"): "total"}
+    return {
+        wholes[hole.start]: whole.start
+        for hole, whole in itertools.pairwise(holes)
+        if hole.start in wholes and _is_pair(hole)
+    }
+
+
 def _role_in(
     text: str, hole: _Hole, name: str, *, held_out: bool
 ) -> tuple[str, str] | None:
@@ -163,10 +176,7 @@ class TextReader:
         self._events = EventReader()
         self._header: list[str] = []
         self._separator: str | None = None  # of the cells of a table; None for spaces
-        self._epoch = self._last_step = self._shown = -math.inf
-        self._offset = (
-            0.0  # steps of the epochs before, where each epoch counts its own
-        )
+        self._epoch = math.nan  # of a heading such as "Epoch 3/10"
 
     def read(self, lines: Iterable[tuple[int, str]]) -> History:
         """Read numbered lines and return the history."""
@@ -200,11 +210,12 @@ class TextReader:
             self._apply(plan, match, number, text)
 
     def _apply(self, plan: Plan, match: re.Match[str], number: int, line: str) -> None:
-        step = self._step(plan, match, number)
+        step, epoch = self._place(plan, match, number)
         if plan.error and len(self.history.errors) < MOST_EVENTS:
             self.history.errors.append((number, plan.error, line.strip()[:300]))
         if plan.sentence is not None and len(self._events.events) < MOST_EVENTS:
-            self._events.read(number, line, step, plan.sentence)
+            known = step if math.isnan(epoch) else math.nan
+            self._events.read(number, line, known, plan.sentence)
         if plan.is_row:
             cells = self._cells(line)
             if not cells[0][:1].isalpha():  # else of another table
@@ -222,30 +233,21 @@ class TextReader:
             value = as_number(match[column.group])
             if value is not None:  # the end of a log may be cut
                 value = two_to_the(value) if column.is_logarithm else value
-                column.series[rank].add(number, step, value)
+                column.series[rank].add(number, step, value, epoch)
         if plan.columns and not plan.sentence:
             self._events.record()
 
-    def _step(self, plan: Plan, match: re.Match[str], number: int) -> float:
-        """Return the step of a line, counted over all epochs."""
-        epoch = _number(match, plan, "epoch")
-        if plan.columns and math.isfinite(epoch):
-            if epoch < self._shown:
-                self.history.starts.append(number)
-            self._shown = epoch
-        if "step" not in plan.groups:
-            return math.nan
-        step = _number(match, plan, "step")
-        if "total" in plan.groups and math.isfinite(epoch) and epoch == int(epoch):
-            return step + epoch * _number(match, plan, "total")
-        if epoch > self._epoch and step < self._last_step:
-            self._offset += self._last_step
-        elif epoch < self._epoch:
-            self._offset = 0.0
-        if math.isfinite(epoch):
+    def _place(
+        self, plan: Plan, match: re.Match[str], number: int
+    ) -> tuple[float, float]:
+        """Return the step and the epoch of a line; see `StepCounter.count`."""
+        names = ("step", "epoch", "total", "epochs")
+        step, epoch, total, epochs = (_number(match, plan, name) for name in names)
+        if plan.is_heading:
             self._epoch = epoch
-        self._last_step = step
-        return step + self._offset
+        elif math.isnan(epoch):
+            epoch = self._epoch
+        return self._rows.place(number, step, epoch, total, epochs)
 
     # ---- examination of a new text
 
@@ -271,7 +273,8 @@ class TextReader:
             columns = [column for column in columns if column.role in ("loss", "norm")]
         is_row = bool(self._header) and len(self._cells(text)) == len(self._header)
         is_row = is_row and not any(column.role for column in columns)
-        if not (columns or sentence or error or is_row):
+        is_heading = _HEADING.search(text) is not None
+        if not (columns or sentence or error or is_row or is_heading):
             return None
         ends = {hole.start: hole.start + len(hole.text) for hole in holes}
         rank = _RANK.search(text)
@@ -290,6 +293,7 @@ class TextReader:
             error,
             is_row,
             len(_PROSE.findall(text)) >= max(2, len(holes)),
+            is_heading,
         )
 
     def _columns(
@@ -317,11 +321,8 @@ class TextReader:
                     columns[name] = Column(hole.start, *kept, is_logarithm(name))
         if steps:
             marks["step"] = steps[max(steps)]
-            starts = [hole.start for hole in holes]
-            at = starts.index(marks["step"])
-            if _is_pair(holes[at]) and at + 1 < len(holes):
-                marks["total"] = starts[at + 1]
-        return [each for each in columns.values() if each.role != ASIDE], marks
+        kept = [each for each in columns.values() if each.role != ASIDE]
+        return kept, marks | _wholes(holes, marks)
 
     # ---- tables
 
