@@ -382,6 +382,12 @@ def test_brackets_in_a_name_are_shown(
     assert text.startswith(name)
 
 
+def test_option_of_script_needs_dashes() -> None:
+    code, text = run("check-loop", "train.py", "--device", "cpu")
+    assert code == 2
+    assert "[-- ARGUMENTS]" in text
+
+
 def test_check_loop_suggests_check_names() -> None:
     code, text = run(
         "check-loop", "no_such_module:make", "--xfail", "step_changes_parametrs"

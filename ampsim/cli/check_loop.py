@@ -33,9 +33,9 @@ def check_loops(
     targets: Annotated[
         list[str],
         typer.Argument(
-            metavar="TARGET",
-            help="train.py [-- ARGUMENTS], or module:make, where make(scaler) returns a Loop. The module of make "
-            "defines `batches`, at least 3.",
+            metavar="TARGET [-- ARGUMENTS]",
+            help="train.py with its own arguments after --, or module:make, where make(scaler) returns a "
+            "Loop. The module of make defines `batches`, at least 3.",
         ),
     ],
     time_limit: options.TimeLimit = None,

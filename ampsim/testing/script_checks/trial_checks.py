@@ -146,7 +146,8 @@ def logged_numbers_are_unscaled(run: Observation) -> Iterator[Finding]:
     unchanged, other = _unchanged(run), _at_another_scale(run)
     needs(
         unchanged.reads or run.scaled_reads,
-        "the script reads no number of a tensor in these steps",
+        f"the script reads no number of a tensor in the repeated iteration, one of {run.steps} "
+        "steps; let it log in each step",
     )
     factors = [
         _scale_of(other, name) / _scale_of(unchanged, name) for name in unchanged.before
