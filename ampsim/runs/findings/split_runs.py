@@ -23,7 +23,8 @@ def split_runs(history: History) -> list[History]:
     if main is None or history.recorded:
         return [history]
     numbered = np.flatnonzero(np.isfinite(main.steps))
-    back = np.flatnonzero(main.steps[numbered][1:] <= main.steps[numbered][:-1] / 2) + 1
+    steps = main.steps[numbered]
+    back = np.flatnonzero((steps[1:] <= steps[:-1] / 2) & (steps[:-1] > 0)) + 1
     rows = {
         *numbered[back].tolist(),
         *np.searchsorted(main.lines, history.starts).tolist(),

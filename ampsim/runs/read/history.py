@@ -128,13 +128,10 @@ class StepCounter:
     """Counts steps over all epochs, where each epoch may count its own."""
 
     def __init__(self) -> None:
-        self._first = self._epoch = (
-            math.nan
-        )  # number of the first epoch; the last one shown
-        self._last = self._before = (
-            0.0  # step of the line before; steps before its epoch
-        )
-        self._is_known = True
+        self._first = math.nan  # number of the first epoch of a run: 0 or 1
+        self._epoch = math.nan  # the last one shown
+        self._before = self._last = 0.0  # steps before this epoch; its last step
+        self._is_known = True  # whether `_before` is all that came before
 
     def count(
         self,
@@ -160,7 +157,7 @@ class StepCounter:
             return step, epoch
         if math.isfinite(epoch) and epoch == int(epoch) and epoch != self._epoch:
             self._begin(step, epoch, total)
-        self._last = step
+        self._last = max(self._last, step)  # an evaluation may count, too
         return step + self._before, math.nan if self._is_known else self._epoch
 
     def _begin(self, step: float, epoch: float, total: float) -> None:
@@ -174,7 +171,7 @@ class StepCounter:
             self._is_known = self._is_known and math.isfinite(total)
             passed = (epoch - self._epoch) * total
             self._before += passed if math.isfinite(total) else self._last
-        self._epoch = epoch
+        self._epoch, self._last = epoch, 0.0
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ ROLES = {
     "step": (
         r"^(?:global|train(?:ing|er)?|total|num|current|opt(?:imizer)?|progress)?[_ /]?"
         r"(?:step|steps|iter|iters|iteration|iterations|itr|update|updates|batch|it|b|up\.)$"
-        r"|[_ /.](?:step|iter|iteration)$",
-        r"loss|norm|scal|time|sec|per|lr|rate|warm|decay|size|val|test|best|max|min|skip|last|nll|grow|save",
+        r"|(?:[/.]|(?:^|/)(?:global|grad|gradient|opt\w*|cur\w*|train\w*)[_ ])(?:step|iter|iteration)$",
+        r"loss|val|test",
     ),
     "epoch": (r"epoch$|^ep$", r"$^"),
     "skips": (

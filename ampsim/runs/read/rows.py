@@ -51,7 +51,7 @@ class RowReader:
         self.history = history
         self._series: dict[tuple[str, int], Series] = {}
         self._roles: dict[str, str] = {}
-        self._counter = StepCounter()
+        self.counter = StepCounter()
         self._epoch = -math.inf  # the last one shown
 
     def series_of(self, name: str, role: str, rank: int = 0) -> Series:
@@ -61,14 +61,11 @@ class RowReader:
             self._series[key] = Series(name, role, rank)
         return self._series[key]
 
-    def place(
-        self, line: int, step: float, epoch: float, *totals: float
-    ) -> tuple[float, float]:
-        """Return the step and the epoch of a line; see `StepCounter.count`."""
+    def note_epoch(self, line: int, epoch: float) -> None:
+        """Note where the epochs of records start again; NaN for no epoch."""
         if epoch < self._epoch:
             self.history.starts.append(line)
         self._epoch = self._epoch if math.isnan(epoch) else epoch
-        return self._counter.count(step, epoch, *totals)
 
     def add(self, line: int, row: Mapping[str, object], step: float = math.nan) -> None:
         """Add a row.
@@ -90,7 +87,8 @@ class RowReader:
             elif name != "_step" and (math.isnan(own) or _COUNTS_ALL.search(name)):
                 own = number  # "_step" is a tracker's own count
         step = step if math.isnan(own) else own
-        step, epoch = self.place(line, step, epoch)
+        self.note_epoch(line, epoch)
+        step, epoch = self.counter.count(step, epoch)
         for name, role, number in numbers:
             if role or not UNRELATED.search(name):
                 value = two_to_the(number) if is_logarithm(name) else number

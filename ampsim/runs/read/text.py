@@ -247,7 +247,9 @@ class TextReader:
             self._epoch = epoch
         elif math.isnan(epoch):
             epoch = self._epoch
-        return self._rows.place(number, step, epoch, total, epochs)
+        if plan.columns:
+            self._rows.note_epoch(number, epoch)
+        return self._rows.counter.count(step, epoch, total, epochs)
 
     # ---- examination of a new text
 
