@@ -9,11 +9,15 @@ from pathlib import Path
 from experiments.runner.provenance import ROOT
 
 TEMPLATES = Path(__file__).parent / "templates"
-NEXT = """To run it:
+NEXT = """added a claim to {1}
+To run it:
+  python -m experiments.{0} --out build/{0}.jsonl
+  python -m figures {0} --data build/{0}.jsonl
+  python -m pytest tests/experiments/test_{0}.py
+To write its data and figure into the checkout, and to check the claims:
   python -m experiments {0}
   python -m figures {0}
   python -m experiments claims
-  python -m pytest tests/experiments/test_{0}.py
 Describe the columns of its records in experiments/data/README.md."""
 
 
@@ -45,6 +49,6 @@ def main(argv: Sequence[str], root: Path = ROOT) -> int:
         text = (TEMPLATES / f"{template}.txt").read_text(encoding="utf-8")
         with path.open("a", encoding="utf-8") as file:
             file.write(text.replace("NAME", name))
-        print(f"wrote {path}")
-    print(NEXT.format(name))
+    print("\n".join(f"wrote {path}" for path in places.values()))
+    print(NEXT.format(name, claims))
     return 0
