@@ -4,7 +4,7 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from html import escape
@@ -143,7 +143,7 @@ def explain(source: str | PathLike[str] | Iterable[str] | History) -> Explanatio
         runs = [Evidence(part) for part in split_runs(history)]
         found = [find(run) for run in runs]
         at = _shown(runs, found)
-        findings = found[at] + _of_earlier_runs(found)
+        findings = found[at] + _of_earlier_runs(runs, found)
         findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
         verdict, headline = _verdict(runs[at], findings)
     if verdict == "problem":
@@ -170,19 +170,21 @@ def _shown(runs: list[Evidence], found: list[list[Finding]]) -> int:
     return longest if is_short and is_lower and not found[last] else last
 
 
-def _of_earlier_runs(found: list[list[Finding]]) -> list[Finding]:
+def _of_earlier_runs(runs: list[Evidence], found: list[list[Finding]]) -> list[Finding]:
     """Return the problem that each earlier run of a log ended with, if no run can go on with it."""
     earlier = []
     for at, findings in enumerate(found[:-1]):
         first = next(iter(findings), None)
         if first and first.severity == "problem" and _is_lasting(first):
-            message = f"{_of_run(at, found)}{first.message}"
+            message = f"{_of_run(at, runs)}{first.message}"
             earlier.append(dataclasses.replace(first, message=message))
     return earlier
 
 
-def _of_run(at: int, runs: Sized) -> str:
-    return f"In run {at + 1} of {len(runs)} in this log: "
+def _of_run(at: int, runs: list[Evidence]) -> str:
+    first = min(int(series.lines[0]) for series in runs[at].history.series)
+    lines = f"lines {first} to {runs[at].end}"
+    return f"In run {at + 1} of {len(runs)} in this log ({lines}): "
 
 
 def _is_lasting(finding: Finding) -> bool:

@@ -260,6 +260,19 @@ def test_tables_are_read(tmp_path: Path) -> None:
     assert history.role("scale")[0].steps.tolist() == [0, 1, 2, 3]
 
 
+def test_rows_may_differ_from_header() -> None:
+    lines = [f"1\t{16 * k}\t{k}\t{8 - k}\t2.5" for k in range(1, 5)]
+    [loss] = read_log(["epoch,step,grad_step,tr_loss,tr_ppl", *lines]).role("loss")
+    assert loss.values.tolist() == [7, 6, 5, 4]
+    assert loss.known_steps.tolist() == [16, 32, 48, 64]
+
+
+def test_named_numbers_behind_steps() -> None:
+    history = read_log(["0 val 11.0", "0 train 11.2", "1 train 10.9", "2 train 10.8"])
+    values = {series.role: series.values.tolist() for series in history.series}
+    assert values == {"evaluation": [11.0], "loss": [11.2, 10.9, 10.8]}
+
+
 def test_recorded_run_round_trips(tmp_path: Path) -> None:
     bad = {"w": "has inf"}
     with RunFile(tmp_path / "run.jsonl", {"growth_interval": 2000}) as file:

@@ -64,6 +64,34 @@ def test_short_restart_keeps_the_verdict() -> None:
     assert explain([*first, *losses([math.nan, math.nan])]).verdict == "problem"
 
 
+def test_worst_run_decides() -> None:
+    def run(*values: float) -> list[str]:
+        return [f"Epoch {row}/9: Loss={value}" for row, value in enumerate(values, 1)]
+
+    good, lost = run(*np.linspace(8, 4, 9)), run(*[math.nan] * 9)
+    runs = [good, lost, good, good, good, good, good, good]
+    log = [line for at, lines in enumerate(runs) for line in (f"== {at} ==", *lines)]
+    found = explain(log)
+    assert found.verdict == "problem"
+    assert "In run 2 of 8 in this log (lines 12 to 20)" in found.headline
+
+
+ALARMS = ["Epoch 4: NaN batches start appearing", "The model COLLAPSED", "It diverged!"]
+CALM = [
+    "No NaN was found in the data",
+    "Training stops if the loss is NaN",
+    "score improved from -inf to 0.5",
+    "# Avoid Inf/NaN error",
+]
+
+
+@pytest.mark.parametrize("line", [*ALARMS, *CALM])
+def test_unexplained_trouble_is_not_cleared(line: str) -> None:
+    found = explain([*losses([2.0, 1.5, 1.0, 0.9]), line])
+    assert found.verdict == (UNSURE if line in ALARMS else CLEAR)
+    assert (line in found.headline) == (line in ALARMS)
+
+
 def test_runaway_negative_loss_diverged() -> None:
     values = [-(1.2**row) for row in range(100)]
     assert explain(losses(values)).problems[0].id == "loss-diverged"

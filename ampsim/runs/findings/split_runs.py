@@ -25,14 +25,14 @@ def split_runs(history: History) -> list[History]:
     numbered = np.flatnonzero(np.isfinite(main.steps))
     steps = main.steps[numbered]
     back = np.flatnonzero((steps[1:] <= steps[:-1] / 2) & (steps[:-1] > 0)) + 1
-    rows = {
-        *numbered[back].tolist(),
-        *np.searchsorted(main.lines, history.starts).tolist(),
-    }
-    rows -= {0, len(main)}
+    restarts = set(np.searchsorted(main.lines, history.starts).tolist())
+    rows = {*numbered[back].tolist(), *restarts} - {0, len(main)}
     starts, begins = [0], dict[int, bool | None]()
     for row in sorted(rows):
         begins[row] = _begins(main, starts[-1], row) if main.role == "loss" else None
+        # A loss that is NaN has no level; only an epoch that starts again tells a new run.
+        if row in restarts and np.isnan(main.values[row - 1 : row + 1]).any():
+            begins[row] = True
         starts += [row] * (begins[row] is True)
     if False not in begins.values() and len(rows) < MOST_RUNS:
         starts = [

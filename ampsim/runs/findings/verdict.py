@@ -35,6 +35,9 @@ def doubts(run: Evidence, findings: list[Finding]) -> Iterator[str]:
     few_skips = run.counts_exactly and steps >= 20 and skipped <= 0.05 * steps
     if run.record_count < FEW and not few_skips:
         yield f"it has fewer than {FEW} records"
+    known = {line for line, _, _ in run.history.errors}
+    for alarm in (each for each in run.kind("alarm") if each.line not in known):
+        yield f"line {alarm.line} reports trouble ({alarm.text[:90]})"
     if run.skips and not few_skips and not _goes_on(run):
         yield "it ends with skipped steps"
     if run.loss:

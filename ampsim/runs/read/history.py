@@ -180,7 +180,7 @@ class Event:
 
     Attributes:
         kind: "skip", "growth", "minimum", "stopped", "unguarded", "off", "bad-loss", "bad-norm",
-            "bad-parameters", or "all-invalid".
+            "bad-parameters", "all-invalid", or "alarm".
         line: Line of the log, from 1.
         step: Step, if the line has it; else NaN.
         text: The line.

@@ -46,7 +46,8 @@ def read_log(
         history = _read_path(Path(source), on_progress)
     else:
         history = TextReader("lines").read(joined(numbered(_with_ends(source))))
-    if not history.series and not history.events and not history.errors:
+    events = [event for event in history.events if event.kind != "alarm"]
+    if not (history.series or events or history.errors):
         raise NothingReadError(
             f"{history.source}: found no loss scale, gradient norm, or training "
             f"loss{_reason(history)}; expected lines "

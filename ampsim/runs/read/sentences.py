@@ -81,6 +81,7 @@ def names_of(shape: str, count: int) -> list[str]:
 
 _ANY = re.compile(
     r"verflow|OVERFLOW|cale|cost-scal|Skipp|skipp|inf\b|NaN|nan|NAN|inite|invalid|fp16_enabled"
+    r"|(?i:collapsed|diverged|infs?\b)"
 )
 _RANK = re.compile(r"\b[Rr]ank[ :=_]?(\d+)|rank(\d+)\]")
 _DIGITS = re.compile(r"[\d.,:-]+|\brank\b", re.IGNORECASE)

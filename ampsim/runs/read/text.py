@@ -46,7 +46,7 @@ _VARIES = re.compile(r"(?:\\?[0-9.+\-])+|(?:\\?[ \t])+")
 """What differs between the lines of one key, in an escaped pattern: a number, or spaces."""
 _HEADING = re.compile(r"^\W*epoch\W*\d+(?:\W+\d+)?\W*$", re.IGNORECASE)
 _OF_A_RUN = re.compile(
-    r"loss|epoch|scal|norm|skip|overflow|inf|nan|grad|\blr\b|\bls\b|amp|rate|step|iter|xent|entropy|cost|nll|\bl\b|inite|invalid|fp16",
+    r"loss|epoch|scal|norm|skip|overflow|inf|nan|grad|\blr\b|\bls\b|amp|rate|step|iter|xent|entropy|cost|nll|\bl\b|inite|invalid|fp16|collapsed|diverged",
     re.IGNORECASE,
 )
 _HELD_OUT = re.compile(
@@ -343,6 +343,8 @@ class TextReader:
 
     def _cells(self, text: str) -> list[str]:
         cells = _split(text, self._separator)
+        if len(cells) == 1:  # rows that are separated by tabs below a header of commas
+            cells = _split(text, "\t")
         return cells[: len(self._header)] if self._separator is None else cells
 
 
