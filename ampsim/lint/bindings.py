@@ -23,8 +23,8 @@ _SETTING = re.compile(
     r"rank|master|main_process|is_main|mode|interval|type|name|policy|sched", re.I
 )
 _MAKES = re.compile(
-    r"Scheduler|LR$|ema|EMA|Averaged|scaler|Scaler|\.get$|argparse|parse_args|"
-    r"is_(main|master|rank)|get_rank|^(bool|int|float|getattr|hasattr|isinstance|callable)$"
+    r"Scheduler|LR$|ema|EMA|Averaged|scaler|Scaler|\.get$|argparse|parse_args|torch\.device$|"
+    r"is_(available|main|master|rank)|get_rank|^(bool|int|float|getattr|hasattr|isinstance|callable)$"
 )
 _PLAIN = (
     ast.Constant

@@ -87,7 +87,13 @@ def test_unscaled_gradients_need_a_check(condition: str, codes: list[str]) -> No
 
 
 @pytest.mark.parametrize(
-    ("condition", "found"), [("args.use_amp", False), ("draw() > 0.5", True)]
+    ("condition", "found"),
+    [
+        ("args.use_amp", False),
+        ("torch.device(args.device).type == 'cuda'", False),
+        ("torch.cuda.is_available()", False),
+        ("draw() > 0.5", True),
+    ],
 )
 def test_unscaled_step_beside_scaler_step(condition: str, found: bool) -> None:
     text = (
