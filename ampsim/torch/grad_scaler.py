@@ -52,10 +52,11 @@ _TORCHS_UNSCALE = torch.amp.GradScaler._unscale_grads_  # to see a client's patc
 
 
 class GradScaler(torch.amp.GradScaler):
-    """Drop-in replacement for `torch.amp.GradScaler` that never steps with inf or NaN.
+    """Drop-in replacement for `torch.amp.GradScaler` that checks gradients at every scale.
 
-    A subclass of torch's class with torch's state. It skips steps that torch's scaler takes with
-    inf or NaN, divides a gradient that two optimizers share only once, and can skip on all ranks
+    A subclass of torch's class with torch's state. It skips each step whose gradients are inf or
+    NaN when they are unscaled. ``check_at_step=True`` also catches what the loop writes after
+    `unscale_`. It divides a gradient that two optimizers share only once, and can skip on all ranks
     together (`group`). The note lists all differences.
 
     >>> import torch
@@ -100,29 +101,26 @@ class GradScaler(torch.amp.GradScaler):
         ValueError: If a constant or a bound is out of range, or differs between ranks.
 
     Note:
-        It differs from torch's class in this list only:
+        It differs from torch's class as follows:
 
-        1. No optimizer steps with a gradient that is inf or NaN once unscaled, at any scale.
-           ``min_scale`` defaults to 2^-126, because 1/scale is inf below 2^-128. Below scale 1
-           gradients are checked after the division too; of sparse gradients the sums of duplicates
-           are checked. A skipped fused step leaves no optimizer state that it allocated.
-        2. A gradient is divided once in an iteration, also if two optimizers share its parameter:
-           the second leaves it as it is. If it was written in between, the call raises. On the CPU
-           the first step of an optimizer after an `update` that changed the scale raises if neither
-           `scale` nor `get_scale` was called since: its gradients are multiplied by another scale.
-        3. ``check_at_step=True`` checks unscaled gradients again in `step`.
-        4. `unscale_and_clip_`, `loss_value`, and `last_step`.
-        5. `group`: all ranks skip a step if one rank finds inf or NaN.
-        6. `policy`, `allow_fp16`, `max_scale`, `on_min_scale`.
-        7. Invalid constants, scales, and state dicts raise before anything changes. `update` takes
-           an int and a tensor of shape (1,) too, and a call that raises does not change the scale.
-           A closure raises as a positional argument too.
-        8. A fused step that raises leaves no ``grad_scale`` on the optimizer. A fused optimizer
-           that was unscaled before it had gradients can be stepped. On the CPU, whose fused kernels
-           ignore strides, a gradient gets the memory layout of its parameter.
-        9. After the growth interval is set or loaded below ``_growth_tracker``, the next finite
-           step grows; torch does not grow before the next overflow.
-        10. A first `scale` in inference mode makes a scale that training can update.
+        - Gradients are checked after the division too if the scale is below 1. ``min_scale`` is
+          2^-126 by default, because 1/scale is inf below 2^-128.
+        - Sparse gradients are checked after their duplicates are summed.
+        - A gradient is divided once in an iteration, even if two optimizers share its parameter.
+          If the loop writes the gradient in between, the second call raises.
+        - On the CPU, the first step after a change of the scale raises if neither `scale` nor
+          `get_scale` was called since: the gradients have another scale.
+        - New arguments: `min_scale`, `max_scale`, `on_min_scale`, `check_at_step`, `policy`,
+          `allow_fp16`, and `group`. New members: `unscale_and_clip_`, `loss_value`, `last_step`.
+        - Invalid constants, scales, and state dicts raise before anything changes. `step` raises
+          for a closure as a positional argument too. `update` also takes an int or a tensor of
+          shape (1,).
+        - A fused step that is skipped leaves no optimizer state, and one that raises leaves no
+          ``grad_scale``. A fused optimizer can be unscaled before it has gradients. On the CPU, a
+          gradient gets the memory layout of its parameter, because fused kernels ignore strides.
+        - If the growth interval is set below ``_growth_tracker``, the next finite step grows the
+          scale. torch's scaler waits for the next overflow.
+        - If the first `scale` runs in inference mode, training can still update the scale.
     """
 
     def __init__(
