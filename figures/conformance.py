@@ -1,5 +1,7 @@
-"""Of the loss scalers that were checked, only `ampsim.torch.GradScaler` passes every check that was
-run.
+"""Of 19 checks that apply to any loss scaler, only `ampsim.torch.GradScaler` fails none.
+
+One of the 19 does not apply to it. In the whole suite of `ampsim check` it fails two checks:
+`no_nonfinite_step_after_unscale` and `state_dict_is_atomic`.
 
 A row is a scaler, and a column is what a failed check does to training; a number counts the failed
 checks. A documented difference at the ends of float32 counts as failed, and so does a Python float

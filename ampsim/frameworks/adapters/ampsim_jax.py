@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+import ampsim
 from ampsim.frameworks.adapters.jax_like import JaxLike, compiled
 from ampsim.frameworks.adapters.torch_like import TORCH_CONSTANTS
 
@@ -11,7 +12,7 @@ class AmpsimJax(JaxLike):
     """The scaler of ampsim in JAX."""
 
     name = "ampsim-jax"
-    requirement = "ampsim==0.1.0.dev0"
+    requirement = f"ampsim=={ampsim.__version__}"
     target = "ampsim.jax.LossScale"
     source = "ampsim/jax/loss_scale.py"
     dialect = "torch.amp.GradScaler"

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import ampsim
 from ampsim.frameworks.adapters.torch_like import TorchLike
 
 
@@ -9,9 +10,9 @@ class AmpsimTorch(TorchLike):
     """The drop-in for torch's scaler, with defaults."""
 
     name = "ampsim-torch"
-    requirement = "ampsim==0.1.0.dev0"
+    requirement = f"ampsim=={ampsim.__version__}"
     target = "ampsim.torch.GradScaler"
-    source = "https://pypi.org/project/ampsim/"
+    source = "ampsim/torch/grad_scaler.py"
     dialect = "torch.amp.GradScaler"
 
     def make(self, **constants: Any) -> Any:
