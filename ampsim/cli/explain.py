@@ -1,6 +1,7 @@
 """``ampsim explain``: diagnose the loss scale of a run from its training log."""
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,11 +21,11 @@ STYLES = {
 }
 
 Log = Annotated[
-    Path,
+    Path | None,
     typer.Argument(
         metavar="LOG",
         help="A training log: console text, JSON Lines, CSV, trainer_state.json, TensorBoard, W&B, or a run file; "
-        "gzip is supported. Pass - for standard input, or quote an error message or lines of a log.",
+        "gzip is supported. Default: standard input, as -. Or quote an error message or lines of a log.",
     ),
 ]
 Page = Annotated[
@@ -48,7 +49,7 @@ Why = Annotated[
 
 
 def explain_log(
-    log: Log,
+    log: Log = None,
     html: Page = None,
     as_json: AsJson = False,
     why: Why = False,
@@ -62,6 +63,10 @@ def explain_log(
 
     Example: ampsim explain train.log --html page.html
     """
+    if log is None:
+        if sys.stdin.isatty():
+            fail("LOG is missing: pass a file, - for standard input, or a quoted text")
+        log = Path("-")
     is_text = " " in str(log) and not is_there(log)
     explanation = _explain_text(str(log)) if is_text else explain_file(log)
     if as_json:

@@ -198,6 +198,8 @@ def _verdict(run: Evidence, findings: list[Finding]) -> tuple[str, str]:
         return "problem", findings[0].message
     state = _state(run)
     if doubt := next(doubts(run, findings), ""):
+        if findings and not run.record_count:  # an error text alone is no log
+            return "too little to tell", findings[0].message
         why = f"This log is not enough for a verdict: {doubt}."
         return "too little to tell", f"{state} {why}".strip()
     return "no problem found", state or "Steps were taken up to the end of the log."
@@ -273,13 +275,16 @@ def _missing(run: Evidence) -> list[str]:
 
 
 def _report_lines(explanation: Explanation, *, why: bool) -> Iterator[str]:
-    yield f"{explanation.verdict.capitalize()}: {explanation.headline}"
+    first = next(iter(explanation.findings), None)
+    is_first = first is not None and first.message == explanation.headline
+    title = first.severity if first and is_first else explanation.verdict
+    yield f"{title.capitalize()}: {explanation.headline}"
     yield ""
     given: set[str] = set()
     texts = _texts_of(explanation) if why else {}
     for number, finding in enumerate(explanation.findings):
         is_problem = finding.severity == "problem"
-        if not is_problem:
+        if not is_problem and not (is_first and finding is first):
             yield f"{finding.severity.capitalize()}: {finding.message}"
         elif number:
             yield finding.message
@@ -299,12 +304,11 @@ def _report_lines(explanation: Explanation, *, why: bool) -> Iterator[str]:
             )
         if is_problem:
             yield ""
-    yield "Looked at:"
-    yield from (
-        f"  {each}" for each in explanation.looked_at or ["nothing with a known name"]
-    )
-    if explanation.missing:
-        yield f"The log does not show {'; '.join(explanation.missing)}."
+    if explanation.looked_at:
+        yield "Looked at:"
+        yield from (f"  {each}" for each in explanation.looked_at)
+        if explanation.missing:
+            yield f"The log does not show {'; '.join(explanation.missing)}."
     yield from (f"Note: {note}" for note in explanation.history.notes)
 
 

@@ -30,7 +30,7 @@ def test_a_pipe_is_explained() -> None:
     code, said = run("-", given="step: 1, loss_scale: 8\nstep: 2, loss_scale: 8\n")
     assert code == 3  # a scale that stands shows no step that was taken
     assert said.startswith("Too little to tell")
-    assert run("-", given=LOG)[0] == 1
+    assert run("-", given=LOG)[0] == run(given=LOG)[0] == 1
 
 
 def test_json_has_all_series(log: Path) -> None:
@@ -124,7 +124,7 @@ def test_pasted_lines_are_read_as_log(tmp_path: Path) -> None:
     line = "Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 0.0"
     code, said = run(line, "--html", tmp_path / "page.html")
     assert code == 1
-    assert said.startswith("Problem: The loss scale fell")
+    assert said.startswith("Problem: The loss scale is 0 at line 1")
     assert (tmp_path / "page.html").read_text().count("<title>") == 1
 
 
@@ -139,6 +139,56 @@ def lines_of(losses: list[float], scales: list[float]) -> list[str]:
         f"step {step}: loss {loss}, loss_scale {scale}"
         for step, (loss, scale) in enumerate(zip(losses, scales, strict=True))
     ]
+
+
+def test_one_skip_is_no_fall() -> None:
+    text = "Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 1.5e-05"
+    assert "fell" not in explain([text]).text()
+
+
+def test_pasted_text_is_answered_alone() -> None:
+    warning = "Detected call of `lr_scheduler.step()` before `optimizer.step()`"
+    for text in (warning, "ValueError: Attempting to unscale FP16 gradients."):
+        shown = explain([text]).text()
+        assert text in shown.split("\n")[0]
+        assert shown.count(text) == 1
+        assert "Looked at" not in shown
+        assert "does not show" not in shown
+        assert "records" not in shown
+
+
+def test_no_checkpoint_is_before_step_one() -> None:
+    for first, is_given in ((1, False), (9, True)):
+        losses = [2.0] * first + [math.nan] * 20
+        text = explain([f"step {k}: loss {loss}" for k, loss in enumerate(losses)])
+        assert ("Restart from" in str(text)) == is_given
+
+
+@pytest.mark.parametrize("form", ["{:g}", "{:.4e}", "{:.3g}", "{!r}"])
+def test_each_halving_is_one_skip(form: str) -> None:
+    lines = [
+        f"step {k}: loss 2.{k}, loss_scale {form.format(2.0 ** (4 - k))}"
+        for k in range(30)
+    ]
+    assert "at least 29;" in explain(lines).text()
+
+
+def test_order_needs_records_of_each_step() -> None:
+    # The loss is lost and the scale falls within the same epoch, so either can come first.
+    scales = [65536.0] * 6 + [0.0625] + [2.0**-20] * 6
+    values = [3 - row / 10 if row < 6 else math.nan for row in range(13)]
+    pairs = list(zip(scales, values, strict=True))
+    table = [f"epoch {k}: scale {s} loss {v}" for k, (s, v) in enumerate(pairs)]
+    apart = [
+        f"epoch {k}: {w}"
+        for k, (s, v) in enumerate(pairs)
+        for w in (f"scale {s}", f"loss {v}")
+    ]
+    for lines in (table, apart):
+        headline = explain(lines).headline
+        assert "consequence" not in headline
+        assert "overflowed first" not in headline
+        assert "was 65536 before that" in headline
 
 
 def test_first_line_says_what_came_first() -> None:

@@ -185,7 +185,6 @@ def test_files_without_runs_raise(tmp_path: Path, data: str) -> None:
 
 
 def test_folders_without_runs_raise(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
     with pytest.raises(NothingReadError, match="tfevents"):
         read_log(tmp_path)
 

@@ -12,6 +12,8 @@ from ampsim.runs.read.history import Event, Floats, History, Series
 
 MESSAGES = "loss scale in messages"
 """Name of the series of the scales that sentences name."""
+ROUNDED = 0.02
+"""By how much the logarithm of a scale is off that is printed with two digits or more."""
 NOTHING = Series("", "")
 """What the log does not show."""
 _MAIN_LOSS = re.compile(
@@ -174,24 +176,27 @@ class Evidence:
     def skips(self) -> list[Skip]:
         """The skipped steps that the log shows, from the source that shows the most."""
         reported = self._reported_skips()
-        columns = [*self.counters, *self.flags]
-        if not reported and is_halved(self.scale.values):
-            columns.append(_falls_of(self.scale))
-        most = max(columns, key=lambda column: column.total, default=None)
+        most = max(self._columns, key=lambda column: column.total, default=None)
         if most is None or most.total < len(reported):
             return reported
         return most.skips()
 
     @cached_property
+    def _columns(self) -> list[SkipColumn]:
+        """What counts the skipped steps, also the scale if nothing else counts or reports each."""
+        columns = [*self.counters, *self.flags]
+        is_counted = self.counts_exactly and any(column.total for column in columns)
+        if not is_counted and not self.kind("skip") and is_halved(self.scale.values):
+            columns.append(_falls_of(self.scale))
+        return columns
+
+    @cached_property
     def skips_at_least(self) -> int:
         """How many steps were skipped at least."""
-        columns = [*self.counters, *self.flags]
-        least = max((column.total for column in columns), default=0)
+        least = max((column.total for column in self._columns), default=0)
         if least:
             return least  # a counter knows better than sentences, which ranks repeat
         reports = self.kind("skip")
-        if not reports:
-            return sum(skip.count for skip in self.skips)
         is_bare = all(
             math.isnan(event.after) and math.isfinite(event.step) for event in reports
         )
@@ -275,14 +280,16 @@ def _falls_of(scale: Series) -> SkipColumn:
     halved = np.nan_to_num(fallen, posinf=1.0, neginf=0.0)
     # A record may also tell of the step of the record before.
     spans = np.diff(scale.steps, prepend=-1.0) + 1
-    counts = np.ceil(np.maximum(halved, 0.0)).astype(np.float64)
+    # A printed scale is rounded, so a little more than one halving is one.
+    counts = np.ceil(np.maximum(halved - ROUNDED, 0.0)).astype(np.float64)
     return SkipColumn(scale, counts, spans)
 
 
 def is_halved(values: Floats) -> bool:
     """Return whether most of the numbers are powers of two; means of scales are not."""
-    positive = values[(values > 0) & np.isfinite(values)]
-    return len(positive) > 0 and float(np.mean(np.frexp(positive)[0] == 0.5)) >= 0.8
+    powers = np.log2(values[(values > 0) & np.isfinite(values)])
+    off = np.abs(powers - np.round(powers))
+    return len(powers) > 0 and float(np.mean(off < ROUNDED)) >= 0.8
 
 
 def halvings(before: float, after: float) -> float:

@@ -89,9 +89,12 @@ def make(
         values,
         row.get("cause", ""),
     )
-    actions = [shared.get(each, each) for each in row.get("actions", ())]
     # What began earlier than it shows has "restart".
-    place = values.get("restart", values.get("place", finding.place))
+    place = str(values.get("restart", values.get("place", finding.place)))
+    keys = row.get("actions", ())
+    if place in ("step 0", "step 1", "epoch 0"):  # no checkpoint is older
+        keys = [key for key in keys if key != "restart"]
+    actions = [shared.get(key, key) for key in keys]
     return replace(
         finding, actions=tuple(action.format(place=place) for action in actions)
     )

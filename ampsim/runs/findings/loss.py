@@ -75,18 +75,26 @@ def _is_running_mean(run: Evidence, loss: Series) -> bool:
 def _what_came_first(run: Evidence, loss: Series, row: int) -> str:
     """Return in words whether the scale fell before the loss was lost or after; "" if unknown."""
     scale = run.scale
-    if not scale:
+    early = scale.values[scale.lines <= loss.lines[row - 1]]
+    later = scale.values[scale.lines >= loss.lines[row]]
+    if not row or not len(early) or not len(later):
         return ""
-    start, line = last_descent(scale), loss.lines[row]
-    top, end = float(scale.values[start]), float(scale.values[-1])
-    early = scale.values[start:][scale.lines[start:] < line]
-    if len(early) and halvings(top, early[-1]) >= 4:
-        fallen = number_text(early[-1])
-        return f" The loss scale had fallen to {fallen} before that: the gradients overflowed first."
-    if scale.lines[-1] > line and (halvings(top, end) >= 2 or end == 0):
-        change = f"from {number_text(top)} to {number_text(end)}"
+    before, end = float(early[-1]), float(later[-1])
+    top = float(scale.values[min(last_descent(scale), len(early) - 1)])
+    # Between records that are many steps apart, either can come first.
+    is_next_step = bool(np.diff(loss.known_steps[row - 1 : row + 1]) <= 1)
+    if halvings(top, before) >= 4:
+        first = ": the gradients overflowed first" if is_next_step else ""
+        return (
+            f" The loss scale had fallen to {number_text(before)} before that{first}."
+        )
+    if not (halvings(before, end) >= 2 or end == 0):
+        return ""
+    if is_next_step or later[0] >= before:
+        change = f"from {number_text(before)} to {number_text(end)}"
         return f" The loss scale fell {change} after that, as a consequence."
-    return ""
+    change = f"was {number_text(before)} before that and is {number_text(end)}"
+    return f" The loss scale {change} at the end."
 
 
 def loss_sometimes_not_finite(run: Evidence) -> Iterator[Finding]:

@@ -14,7 +14,13 @@ from ampsim.runs.findings.evidence import (
     last_descent,
     lost_at_end,
 )
-from ampsim.runs.findings.finding import Finding, at, make, of_events
+from ampsim.runs.findings.finding import (
+    Finding,
+    at,
+    make,
+    number_text,
+    of_events,
+)
 from ampsim.runs.read.history import Series
 
 SEARCH = 24
@@ -60,9 +66,11 @@ def scale_collapse(run: Evidence) -> Iterator[Finding]:
         if any(collapsed):
             row = int(np.flatnonzero(scale.values >= max(top, highest / 4))[-1])
             level = "proved" if end < 2.0**-24 else "likely"
-            fields = {"begin": float(scale.values[row]), "end": end}
-            last = scale.place(-1)
-            yield at(scale, row, "scale-collapse", level=level, last=last, **fields)
+            begin, place = number_text(scale.values[row]), scale.place(row)
+            fallen = f"fell from {begin} at {place} to"
+            change = fallen if row < len(scale) - 1 else "is"
+            fields = {"change": change, "end": end, "last": scale.place(-1)}
+            yield at(scale, row, "scale-collapse", level=level, **fields)
 
 
 def _is_rounded(run: Evidence, scale: Series) -> bool:
@@ -178,9 +186,12 @@ def is_search(scale: Series) -> bool:
 def skipped_steps(run: Evidence) -> Iterator[Finding]:
     """Steps were skipped, which alone is no problem."""
     for skip in run.skips[:1]:
-        exact = "" if run.counts_exactly else "at least "
-        is_placed = math.isfinite(skip.last)
-        where = f"; the first is at most step {skip.last:.0f}" if is_placed else ""
+        is_counted = any(each.total for each in [*run.counters, *run.flags])
+        exact = "" if run.counts_exactly and is_counted else "at least "
+        where = ""
+        if math.isfinite(skip.last):
+            bound = "" if skip.first == skip.last else "at most "
+            where = f"; the first is {bound}step {skip.last:.0f}"
         yield make(
             "skipped-steps",
             [each.line for each in run.skips],

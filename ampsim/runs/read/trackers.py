@@ -69,6 +69,10 @@ def read_rows(
 
 def _tensorboard_rows(path: Path) -> dict[int, dict[str, object]]:
     """Return the scalars and texts of event files by step."""
+    steps: dict[int, dict[str, object]] = {}
+    files = [path] if path.is_file() else sorted(path.rglob("*tfevents*"))
+    if not files:
+        return steps
     try:
         from tensorboard.backend.event_processing.event_file_loader import (
             EventFileLoader,
@@ -78,8 +82,7 @@ def _tensorboard_rows(path: Path) -> dict[int, dict[str, object]]:
         raise ImportError(
             f"{path} is a TensorBoard file; to read it: {line_to_type('tensorboard')}"
         ) from error
-    steps: dict[int, dict[str, object]] = {}
-    for file in [path] if path.is_file() else sorted(path.rglob("*tfevents*")):
+    for file in files:
         for event in EventFileLoader(str(file)).Load():
             for value in event.summary.value:
                 array = tensor_util.make_ndarray(value.tensor)
