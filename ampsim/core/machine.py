@@ -266,7 +266,11 @@ class Rule:
         return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
 
     def init(self) -> State:
-        """Return the state before the first update."""
+        """Return the state before the first update.
+
+        >>> Rule(init_scale=1024.0).init().scale
+        1024.0
+        """
         state = State(self.arithmetic.round(self.init_scale))
         for quirk in self.quirks:
             state = quirk.init(self, state)
@@ -367,8 +371,7 @@ def init(rule: Machine[S]) -> S:
     Raises:
         TypeError: If `rule` is neither.
     """
-    if not hasattr(rule, "init"):
-        raise _no_rule(rule)
+    _check(rule)
     return rule.init()
 
 
@@ -377,23 +380,30 @@ def update(
 ) -> S:
     """Return the state after one iteration. A pure function.
 
+    >>> from ampsim import Rule, init, update
+    >>> rule = Rule(init_scale=1024.0, growth_interval=2)
+    >>> state = update(rule, init(rule), found_inf=False)
+    >>> state.scale, state.growth_tracker, update(rule, state, found_inf=False).scale
+    (1024.0, 1, 2048.0)
+
     Args:
         rule: A `Rule` or a policy.
         state: State before the iteration.
         found_inf: Whether any gradient was not finite, used by its truth value: NaN is an overflow,
             as in torch. A policy may need an `Observation`.
         synchronous: Whether the newest scale is used at once, whatever the delay; older pending
-            scales are dropped.
+            scales are dropped. Needed only for rules with a delay, such as RoundPipe's with
+            ``update(is_async=False)``.
 
     Returns:
         The state after the iteration.
 
     Raises:
+        TypeError: If `rule` is neither a `Rule` nor a policy, or `state` is no state.
         Exception: What the framework of the dialect raises; DeepSpeed, fairseq, and MindSpore end a
             run this way.
     """
-    if not hasattr(rule, "update"):
-        raise _no_rule(rule)
+    _check(rule, state)
     return rule.update(state, found_inf, synchronous=synchronous)
 
 
@@ -414,17 +424,23 @@ def override(
         The state after the call.
 
     Raises:
-        TypeError: If `rule` is neither a `Rule` nor a policy.
+        TypeError: If `rule` is neither a `Rule` nor a policy, or `state` is no state.
     """
-    if not hasattr(rule, "override"):
-        raise _no_rule(rule)
+    _check(rule, state)
     return rule.override(state, new_scale, synchronous=synchronous)
 
 
-def _no_rule(rule: object) -> TypeError:
-    return TypeError(
-        f"{rule!r} is no rule: expected a Rule, or a policy with init, update, and override"
-    )
+def _check(rule: object, *states: object) -> None:
+    if not hasattr(rule, "override"):
+        raise TypeError(
+            f"{rule!r} is no rule: expected a Rule or a policy; "
+            "for the name of a dialect pass dialects.get(name)"
+        )
+    for state in states:
+        if not hasattr(state, "scale"):
+            raise TypeError(
+                f"state={state!r} has type {type(state).__name__}: expected a State; pass init(rule)"
+            )
 
 
 def _publish(rule: Rule, before: State, after: State, synchronous: bool) -> State:

@@ -15,7 +15,7 @@ def as_float(name: str, value: object) -> float:
     """Return `value` as a float; raise TypeError unless it is a real number (bool is not)."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(
-            f"{name}={value!r} is a {type(value).__name__}: expected a real number; pass a float such as 2.0"
+            f"{name}={value!r} has type {type(value).__name__}: expected a real number; pass a float such as 2.0"
         )
     try:
         return float(value)
@@ -41,7 +41,7 @@ def as_int(name: str, value: object, least: int, fix: str) -> int:
         count = None
     if count is None or isinstance(value, bool):
         raise TypeError(
-            f"{name}={value!r} is a {type(value).__name__}: expected a whole number; pass an int such as 2000"
+            f"{name}={value!r} has type {type(value).__name__}: expected a whole number; pass an int such as 2000"
         )
     if count < least:
         raise ValueError(f"{name}={value!r}: expected at least {least}; {fix}")
@@ -53,7 +53,7 @@ def flags(name: str, values: Iterable[T]) -> Iterator[T]:
     for value in [values] if isinstance(values, TEXT) else values:
         if isinstance(value, TEXT):
             raise TypeError(
-                f"{name}: {value!r} is a {type(value).__name__}: expected one flag per update; "
+                f"{name}: {value!r} has type {type(value).__name__}: expected one flag per update; "
                 "pass [digit == '1' for digit in history]"
             )
         yield value
@@ -144,17 +144,18 @@ def check_pieces(quirks: object, reset: object) -> None:
 
 
 MANY = 30
-"""Maximum number of names that an 'unknown name' message lists."""
+"""Maximum number of names that an 'unknown name' message lists: of more, the nearest three."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the end of an 'unknown name' message: the closest names, or some of the known names."""
+    """Return the end of an 'unknown name' message: the closest names, or all known names."""
     name, known = str(name), sorted(known)
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     close = close or [
         other for other in known if len(name) > 2 and name.lower() in other.lower()
     ]
+    if len(known) > MANY:
+        close = close or difflib.get_close_matches(name, known, n=3, cutoff=0)
     if close:
         return f"did you mean {' or '.join(map(repr, close[:5]))}?"
-    more = f" and {len(known) - MANY} more" if len(known) > MANY else ""
-    return f"expected one of {', '.join(known[:MANY])}{more}"
+    return f"expected one of {', '.join(known)}"

@@ -55,7 +55,7 @@ What is said of the CPU is not so on GPUs, which keep subnormals.
 @pytree(marked="growth_tracker")
 @dataclass(frozen=True, kw_only=True)
 class LossScale:
-    """A loss scale as a pytree, made by ``LossScale.create(rule)``.
+    """A loss scale as a pytree. Do not call the constructor: use ``LossScale.create(rule)``.
 
     Call `scale` on the loss, `unscale` on the gradients, and `update` once per step:
 

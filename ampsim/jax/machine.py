@@ -42,7 +42,8 @@ def check(rule: object) -> None:
     """Raise for a rule that this package cannot reproduce to the last bit."""
     if not isinstance(rule, Rule) or type(rule.arithmetic) is not Arithmetic:
         raise TypeError(
-            f"{rule!r}: expected an ampsim.Rule with an ampsim.core.machine.Arithmetic; for a policy use PolicyScale"
+            f"{rule!r}: expected a Rule with torch's arithmetic; "
+            "pass Rule(init_scale=...); for a policy use PolicyScale"
         )
     if rule.quirks:
         names = ", ".join(type(quirk).__name__ for quirk in rule.quirks)

@@ -47,7 +47,7 @@ def parametrize_with_checks(
             return a `Loop`, as `check_loop` takes them.
         batches: At least 3 batches for the loops; None if the targets are scalers.
         checks: Names of checks; None is all.
-        levels: Indices into `scaler_checks.check.LEVELS`, for scalers; None is all.
+        levels: Levels of checks, for scalers, as `check_scaler` takes them; None is all.
         expected_failures: Name of a check -> reason, with a link; for scalers also a function of
             the `Subject` that returns such a mapping. An expected failure that passes fails, except
             one of `known_failures.TORCH` for a class that inherits from torch's scaler.

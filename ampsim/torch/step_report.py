@@ -49,6 +49,9 @@ class StepReport:
         """Whether any optimizer's step was skipped."""
         return any(self.skipped_by(optimizer) for optimizer in self)
 
+    def __repr__(self) -> str:
+        return f"StepReport(skipped={self.skipped})"
+
     def __bool__(self) -> bool:
         raise TypeError(
             "a StepReport is neither true nor false: expected a question; "

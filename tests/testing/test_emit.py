@@ -215,7 +215,7 @@ def test_loop_test_fails_only_for_fault(name, loops):
             "state_dict_is_atomic needs ampsim",
         ),
         (["skips_stay_within_budget", "torch.amp:GradScale"], "'GradScaler'"),
-        (["skips_stay_within_budget", "math:pi"], "is a float"),
+        (["skips_stay_within_budget", "math:pi"], "has type float"),
         (["step_changes_parameters", "math:pow"], "'batches'"),
     ],
 )

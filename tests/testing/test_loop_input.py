@@ -99,7 +99,7 @@ REFUSED = {
         lambda scaler: 1 / 0,
         "ZeroDivisionError: division by zero (test_loop_input",
     ),
-    "names nothing": (lambda scaler: Loop(print, [SHARED]), "state is a list"),
+    "names nothing": (lambda scaler: Loop(print, [SHARED]), "state has type list"),
     "makes no Loop": (lambda scaler: None, "make returned NoneType"),
 }
 
@@ -129,7 +129,7 @@ def test_dropout_hides_no_wrong_verdict():
 
 
 def test_few_batches_and_unknown_checks_raise():
-    with pytest.raises(LoopError, match="2 batches: expected at least 3"):
+    with pytest.raises(LoopError, match=r"len\(batches\)=2: expected at least 3"):
         check_loop(sgd, batches(2))
     with pytest.raises(
         ValueError,

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from ampsim.core.machine import Machine, S, init, update
+from ampsim.core.machine import Machine, S, init
 from ampsim.core.validation import check_choice, flags
 
 
@@ -25,7 +25,7 @@ def states(
     state = init(rule)
     modes = repeat(None) if is_async is None else flags("is_async", is_async)
     for flag, delayed in zip(flags("found_inf", found_inf), modes, strict=False):
-        state = update(rule, state, flag, synchronous=delayed is False)
+        state = rule.update(state, flag, synchronous=delayed is False)
         yield state
 
 

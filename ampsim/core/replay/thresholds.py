@@ -178,7 +178,7 @@ def _floats(thresholds: npt.ArrayLike) -> Floats:
     if isinstance(thresholds, TEXT):
         kind = type(thresholds).__name__
         raise TypeError(
-            f"thresholds={thresholds!r} is a {kind}: expected one number per step; "
+            f"thresholds={thresholds!r} has type {kind}: expected one number per step; "
             "to replay an overflow sequence, call replay"
         )
     values = np.asarray(thresholds)

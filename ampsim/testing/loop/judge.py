@@ -172,7 +172,7 @@ def _name(make: Make) -> str:
 def _try_out(make: Make, batches: Sequence[Batch]) -> None:
     """Raise LoopError if no check can run on the loop."""
     if len(batches) < FEWEST:
-        raise LoopError(f"{len(batches)} batches: expected at least {FEWEST}")
+        raise LoopError(f"{len(batches)=}: expected at least {FEWEST}")
     first, second = play(make, batches, TRIED_AT), play(make, batches, TRIED_AT)
     if not first.states[-1]:
         raise LoopError(

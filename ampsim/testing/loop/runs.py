@@ -62,7 +62,7 @@ def begin(make: Make, scale: float, growth_interval: int = NEVER) -> Run:
     if not isinstance(loop.state, Mapping):
         kind = type(loop.state).__name__
         raise LoopError(
-            f"state is a {kind}: expected a mapping of names, as {{'model': model}}"
+            f"state has type {kind}: expected a mapping of names, as {{'model': model}}"
         )
     run.see(first=True)
     return run

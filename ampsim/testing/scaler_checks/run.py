@@ -29,9 +29,11 @@ def chosen(
     expected: Mapping[str, str] | None = None,
     names: Sequence[str] | None = None,
 ) -> list[ScalerCheck]:
-    """Return the checks of these levels and names, or all; raise ValueError for an unknown level or
-    name.
+    """Return the checks of these levels and names, or all; raise TypeError for levels that are no
+    list, and ValueError for an unknown level or name.
     """
+    if isinstance(levels, int):
+        raise TypeError(f"levels={levels}: expected a list; pass levels=[{levels}]")
     for level in levels or ():
         if as_int("level", level, 0, "levels begin at 0") >= len(LEVELS):
             raise ValueError(
@@ -117,7 +119,8 @@ def check_scaler(
         target: ``make(rule)``, which returns an object with torch's GradScaler methods on the CPU;
             or a class with torch's constructor; or a `Subject`.
         traits: Intended differences of the scaler.
-        levels: Indices into `LEVELS`; None for all.
+        levels: List of levels: 0 state machine, 1 torch's calls and errors, 2 several optimizers,
+            3 threads, 4 checkpoint, 5 numerics. None for all.
         checks: Names of checks; None for all.
         examples: Maximum number of generated overflow sequences per check; None for those of the
             loaded hypothesis profile, or 60 without a profile.
@@ -137,6 +140,8 @@ def check_scaler(
     Raises:
         AssertionError: A check failed; the text has all findings, each with the command that
             repeats it.
+        TypeError: `levels` is no list.
+        ValueError: There is no such level or check.
         CannotJudgeError: A second check did not end.
     """
     __tracebackhide__ = True  # for pytest

@@ -64,7 +64,7 @@ class Subject:
         target = self.make
         if not callable(target):
             raise TypeError(
-                f"{target!r} is a {type(target).__name__}: expected a GradScaler class or make(rule)"
+                f"{target!r} has type {type(target).__name__}: expected a GradScaler class or make(rule)"
             )
         module = getattr(target, "__module__", "")
         path = getattr(target, "__qualname__", type(target).__name__)
