@@ -71,13 +71,13 @@ def evidence() -> Table:
         ("logs that readers call sick", "sight.problems", "sight.problems.decided", "sight.cleared", "called healthy"),
         ("logs that they call healthy", "sight.healthy", "sight.healthy.decided", "sight.false", "called sick"),
         ("scaler classes", "conformance.classes", "all", "conformance.gradient.classes", "give wrong gradients"),
-        ("setups of engines", "engines.count", "all", "engines.halved", "halve gradients"),
+        ("setups of engines", "engines.count", "all", "engines.failed", "fail a check"),
         ("loops of packages", "loops.loops", "all", "loops.failed", "fail a check"),
     )  # fmt: skip
     cells = tuple(
         tuple(count(cell) if cell in NUMBERS else cell for cell in row) for row in rows
     )
-    head = ("evidence", "found", "tested", "", "outcome")
+    head = ("evidence", "found", "decided", "", "outcome")
     return Table(head, cells, "lrrrl")
 
 
@@ -101,7 +101,7 @@ def rivals() -> Table:
         runs.cuda(lambda run: sum(len(row["breaks"]) for row in followed(run)), "d"),
         runs.cuda(runs.differing, "d"),
     )
-    head = ("growth interval", "impossible moves", "logs that refute it")
+    head = ("growth interval", "moves it forbids", "logs that refute it")
     return Table(head, (("the right one", *right), *rows), "lrr")
 
 

@@ -54,6 +54,15 @@ def run_engines(run: Result) -> list[Record]:
     return [row for row in run.records if "checks" in row]
 
 
+def failed_engines(run: Result) -> list[Record]:
+    """Return the setups that fail a check on one rank or on two."""
+    return [
+        row
+        for row in run_engines(run)
+        if {*row["checks"].values(), *row["rank_checks"].values()} != {"passed"}
+    ]
+
+
 def halved(run: Result) -> list[Record]:
     """Return the setups that take another gradient only where the loss scale grows."""
     growing, constant = (
@@ -118,5 +127,6 @@ NUMBERS: dict[str, Number | Formula] = {
     ),
     "loops.unreported": loops(unreported, "words"),
     "engines.count": engines(lambda run: len(run_engines(run)), "d"),
+    "engines.failed": engines(lambda run: len(failed_engines(run)), "words"),
     "engines.halved": engines(lambda run: len(halved(run)), "words"),
 }

@@ -148,6 +148,12 @@ NUMBERS: dict[str, Number | Formula] = {
     "cuda.interval.log": Formula(lambda: intervals()["log"], "d"),
     "cuda.interval.file": Formula(lambda: intervals()["file"], "d"),
     "cuda.both": cuda(lambda run: len(both(run)), "d"),
+    "cuda.next": cuda(
+        lambda run: sum(
+            row["rivals"]["one more"] > 0 and not row["breaks"] for row in followed(run)
+        ),
+        "d",
+    ),
     "cuda.both.repositories": cuda(
         lambda run: len({row["repository"] for row in both(run)}), "d"
     ),
