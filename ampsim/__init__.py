@@ -34,7 +34,7 @@ _MODULES = {  # public name -> its module, loaded when the name is first used
 
 __all__ = [*_MODULES]
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> object:
