@@ -76,7 +76,7 @@ def entry(stem: str, folder: Path, *data: Path) -> str:
         " ".join(part.split()) for part in (module.__doc__ or "").split("\n\n")
     ]
     lines = [f"### {stem}\n"]
-    lines += [f"*{question(name)}*\n" for name in module.DATA]
+    lines.append(f"*{question(module.DATA[0])}*\n")
     lines.append(f"![{module.ALT}]({stem}.svg)\n")
     lines += [f"{paragraph.strip()}\n" for paragraph in paragraphs]
     lines += [source(name, folder, *data) for name in module.DATA]

@@ -251,7 +251,10 @@ FLOORS = {
 # A backend of loops imports its own framework, by the first word of its name, and what this stands
 # on.
 BACKEND = re.compile(r"ampsim/testing/loop/backends/([a-z]+)\w*\.py")
-STANDS_ON = {"jax": {"ampsim.core.machine", "ampsim.jax"}}
+STANDS_ON = {
+    "jax": {"ampsim.core.machine", "ampsim.jax"},
+    "torch": {"ampsim.core.machine", "ampsim.testing.construction"},
+}
 
 
 def imported(tree: ast.AST) -> set[str]:
@@ -277,7 +280,7 @@ def floor_of(path: str) -> set[str]:
             found[1],
             "numpy",
             "ampsim.testing.loop",
-            *STANDS_ON.get(found[1], {"torch"}),
+            *STANDS_ON[found[1]],
         }
     parts = [part for part in FLOORS if path == part or path.startswith(part + "/")]
     assert parts, (

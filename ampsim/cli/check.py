@@ -48,7 +48,7 @@ def check_scalers(
         list[str],
         typer.Argument(
             metavar="TARGET",
-            help="module:attribute. Each target gets a column.",
+            help="A class with torch's constructor, a function make(rule), or a Subject, as module:attribute.",
         ),
     ],
     level: options.Levels = None,
@@ -67,8 +67,8 @@ def check_scalers(
 ) -> None:
     """Run the checks on a loss scaler.
 
-    TARGET is a class with torch's constructor, make(rule), or a Subject. For torch's scaler and its
-    subclasses, pass --expect ampsim.testing.known_failures:TORCH.
+    Each target gets a column. For torch's scaler and its subclasses, pass --expect
+    ampsim.testing.known_failures:TORCH.
 
     A line `hint` shows how to declare a difference that is intentional; a declared difference is no
     finding. A line `repeat` is the command that repeats a failure; a line `emit` writes a test of it.

@@ -49,7 +49,7 @@ def emit_test(
 ) -> None:
     """Write a failed check as a standalone pytest file.
 
-    TARGET fails CHECK in the file, which does not need ampsim: attach it to an issue. ampsim runs the
+    The file reproduces the failure without ampsim, so you can attach it to an issue. ampsim runs the
     file once, in an environment without ampsim, and writes it only if the test fails there.
 
     Exit status: 0 the file is written, 2 the check passes or has no standalone test, or a usage error.

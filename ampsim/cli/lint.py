@@ -48,7 +48,8 @@ def lint_files(
     select: Annotated[
         str | None,
         typer.Option(
-            metavar="CODES", help="Run only these, e.g. AMP101,AMP103; or ALL."
+            metavar="CODES",
+            help="Run only these rules or prefixes, e.g. AMP101,AMP13; or ALL.",
         ),
     ] = None,
     ignore: Annotated[

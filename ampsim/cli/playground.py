@@ -21,6 +21,8 @@ def write_playground(
     """Write an HTML page that replays runs under two scalers.
 
     The page replays recorded runs. For a log, use `ampsim report`.
+
+    Example: ampsim playground -o scalers.html
     """
     from ampsim.runs.playground.build import playground
 

@@ -27,7 +27,8 @@ from ampsim.core.conformance_vectors import Outcome, Vector
 from ampsim.core.files import check_own, write_atomically
 
 app = typer.Typer(
-    help="Export conformance vectors, or verify a program.",
+    help="Export conformance vectors, or verify a program.\n\n"
+    "Example: ampsim traces verify -- node scaler.js",
     no_args_is_help=True,
 )
 TITLE = "# Vectors for loss scalers\n"
@@ -48,6 +49,8 @@ def export_vectors(
 
     A vector has settings, an overflow sequence, and the expected scales. A page that describes the
     format is written next to FILE, with suffix .md.
+
+    Example: ampsim traces export vectors.jsonl
     """
     data = vectors.as_file(vectors.make(), __version__)
     page = file.with_suffix(".md")

@@ -198,7 +198,8 @@ def _verdict(run: Evidence, findings: list[Finding]) -> tuple[str, str]:
         return "problem", findings[0].message
     state = _state(run)
     if doubt := next(doubts(run, findings), ""):
-        if findings and not run.record_count:  # an error text alone is no log
+        is_warning = bool(findings) and findings[0].severity == "warning"
+        if is_warning and not run.history.series:  # a pasted text is no log
             return "too little to tell", findings[0].message
         why = f"This log is not enough for a verdict: {doubt}."
         return "too little to tell", f"{state} {why}".strip()

@@ -238,6 +238,26 @@ class Stranger:
         self.up, self.down, self.interval = saved["up"], saved["down"], saved["every"]
 
 
+class WithHysteresis(Stranger):
+    """Right, too. It backs off at every second overflow in a row."""
+
+    overflows_in_a_row = 0
+
+    def advance(self, found):
+        self.overflows_in_a_row = self.overflows_in_a_row % 2 + 1 if found else 0
+        if self.overflows_in_a_row == 1:
+            self.now = (self.now[0], 0)
+        else:
+            super().advance(found)
+
+    def state_dict(self):
+        return {**super().state_dict(), "in_a_row": self.overflows_in_a_row}
+
+    def load_state_dict(self, saved):
+        super().load_state_dict(saved)
+        self.overflows_in_a_row = saved["in_a_row"]
+
+
 # ------------------------------------------------------------------------------------- wrong: the
 # state machine
 

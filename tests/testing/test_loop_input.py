@@ -14,6 +14,7 @@ from ampsim.testing.check import BrokenError
 from ampsim.testing.loop.judge import judge_loop
 from experiments.bugs.loops import BUGS
 from tests.test_cli import run
+from tests.testing.handwritten_scalers import Stranger
 from tests.testing.loops import Trainer, batches, looping, loss_of, sgd
 
 SHARED = nn.Linear(3, 1)
@@ -65,7 +66,27 @@ def ignoring(t, batch):
     t.optimizer.step()
 
 
+class AlwaysOff(Stranger):
+    def __init__(self, init_scale):
+        super().__init__(init_scale, enabled=False)
+
+    def get_scale(self):
+        return 1.0
+
+
+def annotated(annotation):
+    def make(scaler):
+        return looping(good)(scaler)
+
+    make.__annotations__["scaler"] = annotation
+    return make
+
+
 REFUSED = {
+    "takes no scaler": (annotated(dict), "make takes a dict without scale, unscale_"),
+    "takes two classes": (annotated(Stranger | None), "expected the class of a scaler"),
+    "takes an unknown class": (annotated("Mine"), "name 'Mine' is not defined"),
+    "takes a fixed scale": (annotated(AlwaysOff), "get_scale() is 1, expected 256"),
     "differs from run to run": (
         looping(with_noise),
         "two runs of step differ after batch 0: model.0.weight",

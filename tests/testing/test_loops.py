@@ -11,6 +11,7 @@ from torch import nn  # noqa: E402
 from ampsim.testing import Loop, LoopError, check_loop, parametrize_with_checks  # noqa: E402
 from ampsim.testing.loop.judge import CHECKS, judge_loop  # noqa: E402
 from experiments.bugs.loops import BUGS  # noqa: E402
+from tests.testing.handwritten_scalers import WithHysteresis  # noqa: E402
 from tests.testing.loops import (  # noqa: E402
     RIGHT,
     SGD,
@@ -388,6 +389,50 @@ def test_overflow_only_update_is_no_failure(lowers):
 
     [result] = judge_loop(make, batches(), ["skipped_step_changes_nothing"])
     assert result.outcome == ("passed" if lowers else "failed")
+
+
+def guarded_by_scale(scaler: WithHysteresis):
+    def step(batch):
+        t.backward(batch)
+        if t.update():
+            schedule.step()
+
+    t = Trainer(scaler)
+    schedule = t.schedule()
+    return Loop(step, t.state)
+
+
+def guarded_by_report(scaler: WithHysteresis):
+    def step(batch):
+        t.backward(batch)
+        t.update()
+        if not scaler.last_step.skipped:
+            schedule.step()
+
+    t = Trainer(scaler)
+    schedule = t.schedule()
+    return Loop(step, t.state)
+
+
+@pytest.mark.parametrize(
+    ("make", "outcome"), [(guarded_by_scale, "failed"), (guarded_by_report, "passed")]
+)
+def test_loop_runs_with_annotated_scaler(make, outcome):
+    found = {each.check.name: each for each in judge_loop(make, batches())}
+    skipped = found.pop("skipped_step_changes_nothing")
+    assert (skipped.outcome, "scheduler" in skipped.text) == (
+        outcome,
+        outcome == "failed",
+    )
+    assert {each.outcome for each in found.values()} <= {"passed", "skipped"}
+
+
+def test_hysteresis_hides_no_missed_inf():
+    def make(scaler: WithHysteresis):
+        return looping(looks_at_the_first_micro_batch, split=cut)(scaler)
+
+    outcome, text = judged(make, "micro_batches_equal_one_batch")
+    assert (outcome, "expected 256 and an overflow" in text) == ("failed", True)
 
 
 def test_raising_check_is_no_skip():

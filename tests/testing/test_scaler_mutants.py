@@ -11,8 +11,8 @@ torch = pytest.importorskip(
 
 from ampsim import State, init, update  # noqa: E402
 from ampsim.testing import FoundInfAdapter, Subject, Traits, known_failures  # noqa: E402
+from ampsim.testing.construction import CONSTANTS  # noqa: E402
 from ampsim.testing.scaler_checks import run as judge  # noqa: E402
-from ampsim.testing.scaler_checks.construction import CONSTANTS  # noqa: E402
 from tests.testing.handwritten_scalers import WRONG, FiniteBySum, Stranger  # noqa: E402
 
 TorchScaler, OptState = torch.amp.GradScaler, torch.amp.grad_scaler.OptState

@@ -13,9 +13,9 @@ torch = pytest.importorskip(
 
 from ampsim.testing import Traits, check_scaler, known_failures, parametrize_with_checks  # noqa: E402
 from ampsim.testing.check import BrokenError  # noqa: E402
+from ampsim.testing.construction import CONSTANTS  # noqa: E402
 from ampsim.testing.examples import Examples  # noqa: E402
 from ampsim.testing.scaler_checks import run as judge  # noqa: E402
-from ampsim.testing.scaler_checks.construction import CONSTANTS  # noqa: E402
 from ampsim.testing.scaler_checks.subject import as_subject  # noqa: E402
 from ampsim.testing.scaler_checks.suggest_traits import DECLARED, propose  # noqa: E402
 from ampsim.torch import AsyncGradScaler  # noqa: E402

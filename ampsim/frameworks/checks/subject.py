@@ -16,8 +16,8 @@ from ampsim.core import dialects
 from ampsim.core.machine import Rule
 from ampsim.core.replay.fold import states
 from ampsim.frameworks.adapter import Adapter, Step
+from ampsim.testing.construction import CONSTANTS
 from ampsim.testing.scaler_checks.adapter import ScalerAdapter
-from ampsim.testing.scaler_checks.construction import CONSTANTS
 from ampsim.testing.scaler_checks.subject import Subject
 from ampsim.testing.scaler_checks.traits import FEATURES, Traits
 

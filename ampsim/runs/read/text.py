@@ -44,6 +44,8 @@ _TENSOR = re.compile(
 _DIGITS = b"0123456789.+- \t"
 _VARIES = re.compile(r"(?:\\?[0-9.+\-])+|(?:\\?[ \t])+")
 """What differs between the lines of one key, in an escaped pattern: a number, or spaces."""
+_SAMPLES = re.compile(r"(?<=\[)\d+/\d+ \(\d+%")
+"""Samples of an epoch, as in the "[640/60000 (1%)]" of torch's examples; no steps."""
 _HEADING = re.compile(r"^\W*epoch\W*\d+(?:\W+\d+)?\W*$", re.IGNORECASE)
 _OF_A_RUN = re.compile(
     r"loss|epoch|scal|norm|skip|overflow|inf|nan|grad|\blr\b|\bls\b|amp|rate|step|iter|xent|entropy|cost|nll|\bl\b|inite|invalid|fp16|collapsed|diverged",
@@ -123,7 +125,9 @@ def _is_pair(hole: _Hole) -> bool:
     return hole.text.isdigit() and hole.after.strip() == "/"
 
 
-def _mark(hole: _Hole, name: str, marks: dict[str, int], steps: dict[int, int]) -> bool:
+def _mark(
+    text: str, hole: _Hole, name: str, marks: dict[str, int], steps: dict[int, int]
+) -> bool:
     """Return whether a number is a step or an epoch, and note its place if it is."""
     role = role_of(name)
     if role == "step":
@@ -133,7 +137,8 @@ def _mark(hole: _Hole, name: str, marks: dict[str, int], steps: dict[int, int]) 
     elif _is_pair(hole) and not hole.before.rstrip().endswith("/"):
         if 1 in steps:  # of two pairs the first is the epoch
             marks.setdefault("epoch", steps[1])
-        steps[1] = hole.start
+        if not _SAMPLES.match(text, hole.start):
+            steps[1] = hole.start
     else:
         return False
     return True
@@ -316,15 +321,15 @@ class TextReader:
             held_out = held_out or _is_held_out(hole)
             if hole.before.rstrip().endswith("[") and _INDEX_END.match(hole.after):
                 steps[2], indexed = hole.start, name  # such as that of loss[120]: 2.3
-            elif not _mark(hole, name, marks, steps):
+            elif not _mark(text, hole, name, marks, steps):
                 name = name or indexed
                 kept = _role_in(text, hole, name, held_out=held_out)
                 if kept and name != "_" and name not in columns:
                     columns[name] = Column(hole.start, *kept, is_logarithm(name))
         if steps:
             marks["step"] = steps[max(steps)]
-        kept = [each for each in columns.values() if each.role != ASIDE]
-        return kept, marks | _wholes(holes, marks)
+        read = [each for each in columns.values() if each.role != ASIDE]
+        return read, marks | _wholes(holes, marks)
 
     # ---- tables
 

@@ -15,11 +15,11 @@ from typing import Any
 from ampsim.core.machine import Rule
 from ampsim.testing import examples as generation
 from ampsim.testing.alarm import OverdueError
+from ampsim.testing.construction import CONSTANTS, arguments_of
 from ampsim.testing.emit.text import Text, value, written
 from ampsim.testing.load import load
 from ampsim.testing.scaler_checks.adapter import ScalerAdapter
 from ampsim.testing.scaler_checks.check import Failure, ScalerCheck, time_limit
-from ampsim.testing.scaler_checks.construction import CONSTANTS, arguments_of
 from ampsim.testing.scaler_checks.run import chosen
 from ampsim.testing.scaler_checks.subject import Subject, find
 from ampsim.testing.scaler_checks.traits import Traits

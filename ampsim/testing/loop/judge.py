@@ -62,9 +62,9 @@ def check_loop(
     Args:
         make: ``make(scaler)`` builds all objects from scratch, seeds them, and returns a `Loop`
             that uses the given scaler. The checks set the scale. The scaler is torch's GradScaler
-            on the CPU, or an instance of the class that annotates the parameter: a `LossScale` or
-            ``DynamicScale`` of `ampsim.jax`, flax's ``DynamicScale``, or jmp's
-            ``DynamicLossScale``.
+            on the CPU, or an instance of the class that annotates the parameter: a class with
+            torch's methods and constructor arguments, a `LossScale` or ``DynamicScale`` of
+            `ampsim.jax`, flax's ``DynamicScale``, or jmp's ``DynamicLossScale``.
         batches: at least 3 arguments of ``step``; each step gets a copy, under its own seed.
         checks: names in `CHECKS`; None for all.
         expected_failures: name of a check -> reason, with a link. Strict: a check that passes is a

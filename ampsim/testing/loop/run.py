@@ -100,6 +100,17 @@ class Run(ABC):
         """Return whether an update in this step found an inf."""
         return any(self.verdicts[step])
 
+    def reacts(self, scale: float) -> bool:
+        """Return whether the scaler got the inf of the last batch, which began at this scale.
+
+        A scaler with hysteresis need not lower its scale.
+        """
+        return self.overflows(-1) or self.scale < scale
+
+    def backed_off(self, scale: float) -> float:
+        """Return the scale of a scaler after its first overflow, at this scale."""
+        return scale / 2
+
     def step(self, data: Any) -> None:
         """Train on what one batch holds, and note in `found` what was found."""
         self.loop.step(data)
@@ -130,10 +141,7 @@ class Run(ABC):
 
     def scaler_arrays(self) -> State:
         """Return the same as arrays, by names that no state has."""
-        return {
-            f"scaler.{key}": np.array(value)
-            for key, value in self.scaler_state().items()
-        }
+        return snapshot({"scaler": self.scaler_state()}, self.unpack, {})
 
     @abstractmethod
     def unpack(self, value: Any) -> Any:

@@ -16,6 +16,8 @@ Make = Callable[..., Any]  # make(scaler) gives a Loop
 NEVER = 2**30  # a growth interval that no run reaches
 # where the classes live that annotate the parameter of a JAX loop's make
 OF_JAX = ("ampsim.jax", "flax", "jmp")
+# and those of torch's scaler, whatever its device
+OF_TORCH = ("torch.amp", "torch.cuda.amp", "torch.cpu.amp")
 
 
 @dataclass(frozen=True)
@@ -27,13 +29,25 @@ class Batch:
 
 
 def scaler_class(make: Make) -> type | None:
-    """Return the class that the first parameter of `make` is annotated with; None for none."""
+    """Return the class that the first parameter of `make` is annotated with; None for torch's.
+
+    Raises:
+        LoopError: The annotation is no class.
+    """
     try:
         parameters = inspect.signature(make, eval_str=True).parameters
-    except (NameError, TypeError, ValueError):
+    except NameError as error:
+        raise LoopError(
+            f"annotations of make: {error}; expected names that its module imports when it runs"
+        ) from error
+    except (TypeError, ValueError):  # written in C, without a signature
         return None
     found = next((each.annotation for each in parameters.values()), None)
-    return found if isinstance(found, type) else None
+    if found in (None, inspect.Parameter.empty, Any, object):
+        return None
+    if not isinstance(found, type):
+        raise LoopError(f"make takes a {found}: expected the class of a scaler")
+    return None if found.__module__.startswith(OF_TORCH) else found
 
 
 def run_class(make: Make) -> type[Run]:

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 
+from ampsim.testing.construction import CONSTANTS
 from ampsim.testing.scaler_checks.adapter import ScalerAdapter
 from ampsim.testing.scaler_checks.check import check
-from ampsim.testing.scaler_checks.construction import CONSTANTS
 from ampsim.testing.scaler_checks.strategies import overflow_sequences, rules
 
 OTHER = {

@@ -12,9 +12,9 @@ import torch
 from ampsim.core.formats import far_power
 from ampsim.core.machine import Rule, round_to_float32
 from ampsim.core.properties import History
+from ampsim.testing.construction import CONSTANTS
 from ampsim.testing.scaler_checks import reference
 from ampsim.testing.scaler_checks.adapter import ScalerAdapter
-from ampsim.testing.scaler_checks.construction import CONSTANTS
 from ampsim.testing.scaler_checks.subject import Subject
 
 SHOWN = 7  # scales that a story shows

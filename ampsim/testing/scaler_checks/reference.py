@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ampsim.core.machine import Rule, init, override, round_to_float32, update
-from ampsim.testing.scaler_checks.construction import CONSTANTS
+from ampsim.testing.construction import CONSTANTS
 from ampsim.testing.scaler_checks.traits import Traits
 
 GRADIENTS = (

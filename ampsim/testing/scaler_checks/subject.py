@@ -12,9 +12,9 @@ import torch
 
 from ampsim.core.machine import Rule
 from ampsim.testing.alarm import OverdueError, alarm
+from ampsim.testing.construction import Maker, maker_of, parameters
 from ampsim.testing.load import load
 from ampsim.testing.scaler_checks.adapter import ScalerAdapter
-from ampsim.testing.scaler_checks.construction import Maker, maker_of, parameters
 from ampsim.testing.scaler_checks.traits import Traits
 
 PROBING = 5.0  # seconds of CPU time: a scaler that hangs has no features, and fails the checks

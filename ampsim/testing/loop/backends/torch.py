@@ -1,6 +1,7 @@
 """Runs of torch loops, which change objects in place."""
 
 import copy
+import math
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -12,21 +13,25 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from ampsim.testing.loop.backends.torch_scaler import Scaler
+from ampsim.testing.loop.backends.torch_scaler import (
+    Notes,
+    assert_scale,
+    make_scaler,
+    size_of,
+)
 from ampsim.testing.loop.loop import Loop
 from ampsim.testing.loop.run import Fault, Planted, Run
 from ampsim.testing.loop.state import Array, snapshot
 
 
 class TorchRun(Run):
-    """A run of a loop that was given torch's scaler."""
-
-    scaler: Scaler
+    """A run of a loop that was given torch's scaler, or one with its methods."""
 
     def __init__(self, wanted: type | None, scale: float, growth_interval: int) -> None:
         super().__init__(wanted, scale, growth_interval)
-        self.scaler = Scaler("cpu", init_scale=scale, growth_interval=growth_interval)
-        self.found = self.scaler.found
+        self.notes = Notes(self.found)
+        self._wanted = wanted or torch.amp.GradScaler
+        self.scaler = make_scaler(self._wanted, scale, growth_interval, self.notes)
 
     def step(self, data: Any) -> None:
         # The threads of a pool wait for each other: on busy cores a loop took 20 times as long.
@@ -47,24 +52,39 @@ class TorchRun(Run):
 
     @property
     def used(self) -> bool:
-        return self.scaler.used
+        return self.notes.used
 
     @property
     def scale(self) -> float:
-        return self.scaler.get_scale()
+        return float(self.scaler.get_scale())
 
     def set_scale(self, scale: float) -> None:
-        self.scaler.load_state_dict({**self.scaler.state_dict(), "scale": scale})
+        state = self.scaler.state_dict()
+        if "scale" in state:
+            self.scaler.load_state_dict({**state, "scale": scale})
+        else:
+            self.scaler.update(scale)
+            self.found.pop()
+        assert_scale(self.scaler, scale)
+
+    def backed_off(self, scale: float) -> float:
+        scaler = make_scaler(self._wanted, scale, 1, Notes())
+        param = nn.Parameter(torch.ones(1))
+        param.grad = torch.full_like(param, math.inf)
+        scaler.scale(param)
+        scaler.step(torch.optim.SGD([param]))
+        scaler.update()
+        return float(scaler.get_scale())
 
     def scaler_state(self) -> Mapping[str, Any]:
-        return self.scaler.state_dict()
+        state: Mapping[str, Any] = self.scaler.state_dict()
+        return state
 
     def unpack(self, value: Any) -> Any:
         if isinstance(value, Tensor):
             return _array(value)
-        if isinstance(
-            value, torch.amp.GradScaler
-        ):  # the given one's state is looked at apart, another's is its own
+        # the given one's state is looked at apart, another's is its own
+        if value is self.scaler or isinstance(value, torch.amp.GradScaler):
             return {}
         return value.state_dict() if hasattr(value, "state_dict") else value
 
@@ -84,11 +104,11 @@ class TorchRun(Run):
             for name, param in trained(self.loop).items()
             if param.is_leaf
         ]
-        self.scaler.fault = fault if fault.place == "loss" else None
+        self.notes.fault = fault if fault.place == "loss" else None
         try:
             yield planted
         finally:
-            self.scaler.fault = None
+            self.notes.fault = None
             for handle in handles:
                 handle.remove()
 
@@ -216,13 +236,5 @@ def _measure(
     for group in optimizer.param_groups:
         for param in group["params"]:
             if name := names.get(id(param)):
-                size = _size(param.grad)
+                size = size_of(param.grad)
                 planted.largest[name] = max(planted.largest.get(name, -1.0), size)
-
-
-def _size(grad: Tensor | None) -> float:
-    """Return the largest absolute value of a gradient; -1 for none."""
-    if grad is None:
-        return -1.0
-    values = grad.detach().coalesce().values() if grad.is_sparse else grad.detach()
-    return float(values.abs().max()) if values.numel() else 0.0

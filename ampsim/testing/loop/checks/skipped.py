@@ -32,8 +32,9 @@ MIXED = (
     "or backward passes are checked. Let scaler.step(optimizer) check all gradients after the last pass"
 )
 COUNTED = (
-    "it changes although the step was skipped, as a schedule, an average, or a momentum outside scaler.step: "
-    "compare scaler.get_scale() before and after scaler.update(), which lowers it only if the step was skipped. In "
+    "it changes although the step was skipped, as a schedule, an average, or a momentum outside scaler.step: advance "
+    "it only after a step that was taken. torch's scaler lowers scaler.get_scale() in scaler.update() exactly if the "
+    "step was skipped; a scaler with hysteresis or a min_scale may keep its scale, so let it report the skip. In "
     "JAX, keep the old state where gradients are not finite. If it counts batches, not steps, name it `data` in state"
 )
 HIDDEN = (
@@ -82,7 +83,7 @@ class Skip:
             start, end, early, play_others, self.trained, self.owners
         )
         self.everywhere = Fault() if self.clean.passes else Fault(place="loss")
-        if not self.clean.passes and self._played(self.everywhere)[0].scale >= SCALE:
+        if not (self.clean.passes or self._played(self.everywhere)[0].reacts(SCALE)):
             raise NotApplicableError(
                 "no backward pass reached a parameter: name the model or the optimizer in state"
             )
@@ -145,7 +146,7 @@ class Skip:
             return self._broken(fault, self._cause(affected), affected)
         if found and fault.name:
             return None  # other optimizers have stepped, perhaps with another scaler
-        if run.scale >= SCALE and not self._is_left_alone(fault):
+        if not run.reacts(SCALE) and not self._is_left_alone(fault):
             seen = f"the scale is {run.scale:g}, expected less than {SCALE:g}"
             return self._broken(fault, KEPT, seen=seen)
         return None
@@ -278,7 +279,7 @@ def in_a_row(make: Make, groups: Sequence[Sequence[Batch]]) -> Broken | None:
             each for each in moved(start, run.states[-1]) if each.name in trained
         ]:
             return Broken(where, STEPPED, found)
-        if run.scale >= scale:
+        if not run.reacts(scale):
             seen = f"the scale is {run.scale:g}, expected less than {scale:g}"
             return Broken(where, KEPT, seen=seen)
     return None

@@ -99,8 +99,10 @@ def _with_inf(make: Make, batch: Batch, bad: int) -> Broken | None:
         return None  # the scaler is updated after several batches
     with run.planting(Fault(only=bad)) as planted:
         _advance_in_parts(run, batch)
-    if max(planted.passes.values(), default=0) <= bad or run.scale == SCALE / 2:
+    expected = run.backed_off(SCALE)
+    is_right = run.scale == expected and run.reacts(SCALE)
+    if max(planted.passes.values(), default=0) <= bad or is_right:
         return None
     where = f"after batch {batch.place} with an inf in micro-batch {bad} of {PARTS}"
-    seen = f"the scale is {run.scale:g}, expected {SCALE / 2:g}"
+    seen = f"the scale is {run.scale:g}, expected {expected:g} and an overflow"
     return Broken(where, VERDICT, seen=seen)
