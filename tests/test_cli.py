@@ -388,6 +388,12 @@ def test_option_of_script_needs_dashes() -> None:
     assert "[-- ARGUMENTS]" in text
 
 
+def test_check_loop_expects_script_or_make() -> None:
+    code, text = run("check-loop", "run.jsonl")
+    assert code == 2
+    assert "module:make" in text
+
+
 def test_check_loop_suggests_check_names() -> None:
     code, text = run(
         "check-loop", "no_such_module:make", "--xfail", "step_changes_parametrs"

@@ -78,6 +78,10 @@ def check_loops(
                     expected=expected,
                 )
             return ScriptReport(results, run)
+        if ":" not in targets[0]:
+            raise ValueError(
+                f"{targets[0]!r}: expected a script such as train.py, or module:make"
+            )
         return _check_loops(targets, check, expected, time_limit)
 
     report_checks(judge, expect, xfail, report_form(file, report, force=force), file)

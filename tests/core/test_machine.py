@@ -204,11 +204,13 @@ def test_flag_is_read_by_truth_value() -> None:
         assert update(Rule(8.0), State(8.0, 5), flag) == State(8.0, 6)
 
 
-def test_non_rule_raises() -> None:
+def test_non_rule_and_non_state_raise() -> None:
     for call in (
         init,
         lambda no: update(no, State(1.0), 0),
         lambda no: override(no, State(1.0), 2.0),
+        lambda no: update(Rule(), no, 0),
+        lambda no: override(Rule(), no, 2.0),
     ):
         with pytest.raises(TypeError, match="'torch'"):
             call("torch")

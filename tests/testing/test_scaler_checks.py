@@ -409,10 +409,10 @@ def test_check_threads_runs_level_3_only(few_schedules):
 # use, imports
 
 
-@pytest.mark.parametrize("level", [-1, 6, 0.5])
-def test_unknown_level_raises(level):
-    with pytest.raises((TypeError, ValueError), match=str(level)):
-        judge.chosen([level])
+@pytest.mark.parametrize("levels", [[-1], [6], [0.5], 0, 1])
+def test_unknown_level_raises(levels):
+    with pytest.raises((TypeError, ValueError), match=r"level.*: expected"):
+        judge.chosen(levels)
 
 
 def test_options_extend_subject_traits(framework):

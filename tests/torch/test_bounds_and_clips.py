@@ -195,6 +195,7 @@ def test_last_step_describes_newest_iteration():
         assert scaler.last_step.skipped is skipped
         assert not scaler.last_step.skipped_by(of_clean)
         assert scaler.last_step.skipped_by(of_other) is skipped
+    assert str(skipped) in repr(scaler.last_step)
     with pytest.raises(TypeError, match="skipped"):
         bool(scaler.last_step)
     with pytest.raises(KeyError):
