@@ -327,5 +327,5 @@ def show_table(judged: "Report") -> None:
     out.print()
     if any("\n  known  " in text for text in texts):
         out.print(f"known: to expect these failures, pass --expect {KNOWN}")
-    for line in [*judged.unasked(), *judged.summary()]:
+    for line in [*judged.reasons("skipped"), *judged.summary()]:
         out.print(line)

@@ -69,15 +69,15 @@ class Report:
             lines.append(f"{name}: {', '.join(parts)} of {len(outcomes)} checks")
         return lines
 
-    def unasked(self) -> list[str]:
-        """Return one line per target and reason of skipped checks."""
-        skipped: dict[tuple[str, str], list[str]] = {}
+    def reasons(self, outcome: Outcome) -> list[str]:
+        """Return one line per target and reason of checks with this outcome: skipped or xfailed."""
+        found: dict[tuple[str, str], list[str]] = {}
         for each in self.results:
-            if each.outcome == "skipped":
-                skipped.setdefault((each.target, each.text), []).append(each.check.name)
+            if each.outcome == outcome:
+                found.setdefault((each.target, each.text), []).append(each.check.name)
         return [
-            f"{target}: {', '.join(names)} skipped: {reason}"
-            for (target, reason), names in skipped.items()
+            f"{target}: {', '.join(names)} {outcome}: {reason}"
+            for (target, reason), names in found.items()
         ]
 
     def to_markdown(self) -> str:
@@ -99,9 +99,9 @@ class Report:
                 text,
                 "```",
             ]
-        return "\n".join(
-            [*self.summary(), *[f"- {line}" for line in self.unasked()], "", *lines, ""]
-        )
+        reasons = [*self.reasons("skipped"), *self.reasons("xfailed")]
+        listed = [f"- {line}" for line in reasons]
+        return "\n".join([*self.summary(), *listed, "", *lines, ""])
 
     def to_json(self) -> str:
         """Return the package versions and one record per result as JSON."""

@@ -122,6 +122,14 @@ def test_subject_gives_class_and_traits(framework):
     assert outcome(source) == "failed"
 
 
+def test_expected_scales_name_their_rule(framework):
+    framework.Scaler = handwritten_scalers.BacksOffTwice
+    declared = Traits(hysteresis=2, hysteresis_reset="clean").differences()
+    source, _ = write("overflow_backs_off_once", "framework:Scaler", **declared)
+    rule = "# Expected of a rule with hysteresis=2, hysteresis_reset={'clean'}:"
+    assert f"{rule}\n    case.expected_scales" in source
+
+
 def test_number_literals_round_trip():
     for each in (
         0.0,

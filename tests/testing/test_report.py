@@ -66,6 +66,7 @@ def test_markdown_has_a_row_per_check():
         len({rows[0][2], rows[0][3], rows[1][2], rows[1][3]}) == 4
     )  # a sign of its own for each outcome
     assert "history  inf x 8" in REPORT.to_markdown()
+    assert "- ours: scale_is_never_subnormal xfailed: no floor" in REPORT.to_markdown()
 
 
 def test_json_has_a_record_per_result():

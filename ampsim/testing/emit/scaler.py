@@ -18,6 +18,7 @@ from ampsim.testing.alarm import OverdueError
 from ampsim.testing.construction import CONSTANTS, arguments_of
 from ampsim.testing.emit.text import Text, value, written
 from ampsim.testing.load import load
+from ampsim.testing.scaler_checks import suggest_traits
 from ampsim.testing.scaler_checks.adapter import ScalerAdapter
 from ampsim.testing.scaler_checks.check import Failure, ScalerCheck, time_limit
 from ampsim.testing.scaler_checks.run import chosen
@@ -105,6 +106,8 @@ def _printed(check: ScalerCheck, failure: Failure, target: str) -> str:
         _maker(path, load(target), example.subject.traits if bounded else Traits())
     )
     body = [f"case = ScalerAdapter(make, SimpleNamespace({', '.join(declared)}))"]
+    if example.answers and (settings := _rule_settings(example.traits)):
+        body.append(f"# Expected of a rule with {settings}:")
     for name, answer in example.answers.items():
         body.append(f"case.{name} = lambda *_, **__: {value(answer)}")
     arguments = [f"{name}={value(each)}" for name, each in failure.values.items()]
@@ -114,6 +117,18 @@ def _printed(check: ScalerCheck, failure: Failure, target: str) -> str:
     about = Text(check.name, seen, check.statement, check.issue)
     imports.add(f"from {module} import {path.partition('.')[0]}")
     return written(about, sorted(imports), body, parts)
+
+
+def _rule_settings(traits: Traits) -> str:
+    """Write the settings of the reference state machine that torch's scaler does not have."""
+    shown = {
+        name: each
+        for name, each in traits.differences().items()
+        if hasattr(Rule(), name)
+    }
+    if "hysteresis" in shown:
+        shown["hysteresis_reset"] = traits.hysteresis_reset
+    return suggest_traits.written(shown)
 
 
 def sources(function: Any) -> tuple[list[str], set[str]]:
