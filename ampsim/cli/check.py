@@ -121,7 +121,7 @@ def _propose(
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Print the traits that a scaler shows, and write its known failures to expected.json."""
     from ampsim.testing.scaler_checks.subject import find
-    from ampsim.testing.scaler_checks.suggest_traits import propose, written
+    from ampsim.testing.scaler_checks.suggest_traits import propose, questions, written
 
     if len(targets) != 1:
         raise ValueError(f"--propose: expected one TARGET, not {len(targets)}")
@@ -142,7 +142,7 @@ def _propose(
     for line in (
         "Differences from torch's scaler. Declare those that are intentional, and fix the others:",
         f"  Traits({written(differences)})",
-        *(f"  {feature}: {lack}" for feature, lack in subject.missing.items()),
+        *(f"  {question}" for question in questions(subject, scaler.traits)),
         f"{EXPECTED}: {len(known)} failures inherited from torch.amp.GradScaler",
         f"next: {shlex.join(command)}",
     ):

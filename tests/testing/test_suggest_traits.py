@@ -4,6 +4,7 @@ pass.
 
 import math
 from contextlib import suppress
+from dataclasses import fields
 
 import pytest
 
@@ -17,7 +18,12 @@ from ampsim.testing.construction import CONSTANTS  # noqa: E402
 from ampsim.testing.examples import Examples  # noqa: E402
 from ampsim.testing.scaler_checks import run as judge  # noqa: E402
 from ampsim.testing.scaler_checks.subject import as_subject  # noqa: E402
-from ampsim.testing.scaler_checks.suggest_traits import DECLARED, propose  # noqa: E402
+from ampsim.testing.scaler_checks.suggest_traits import (  # noqa: E402
+    DECLARED,
+    SENTENCES,
+    propose,
+    questions,
+)
 from ampsim.torch import AsyncGradScaler  # noqa: E402
 from tests.testing.handwritten_scalers import (  # noqa: E402
     HasAFloorOfOne,
@@ -209,6 +215,29 @@ def test_finding_names_its_trait(scaler, check, declared):
     ) as failure:
         CHECKS[check](scaler, examples=FEW)
     assert declared in str(failure.value).splitlines()[2]
+
+
+def test_hint_names_checks_it_skips():
+    with pytest.raises(AssertionError) as failure:
+        CHECKS["misuse_raises"](AcceptsMisuse, examples=FEW)
+    (_, skipped) = str(failure.value).splitlines()[2].split("; this skips ")
+    needing = {name for name, each in CHECKS.items() if "misuse_errors" in each.needs}
+    assert {*skipped.split(", ")} == needing
+
+
+def test_each_proposed_trait_is_a_question():
+    traits = Traits(
+        hysteresis=2, hysteresis_reset="clean,backoff", unsupported={"setters"}
+    )
+    assert [*questions(as_subject(NoSetters), traits)] == [
+        "hysteresis: a backoff takes 2 overflows: intended?",
+        "hysteresis_reset: the count of overflows restarts after a backoff or a finite step: intended?",
+        f"setters: not supported ({as_subject(NoSetters).missing['setters']}): intended?",
+    ]
+    assert {each.name for each in fields(Traits)} - SENTENCES.keys() == {
+        "drop_in",
+        "unsupported",
+    }
 
 
 class NeverGrows(torch.amp.GradScaler):

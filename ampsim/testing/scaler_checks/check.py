@@ -128,7 +128,12 @@ class ScalerCheck(Check):
             raise AssertionError(self.message(failure, chosen)) from error
         hints = list[tuple[str, str]]()
         with suppress(OverdueError), alarm(limit):
-            hints = suggestion(self, subject, lambda other: self.passes(other, chosen))
+            hints = suggestion(
+                self,
+                subject,
+                lambda other: self.passes(other, chosen),
+                CHECKS.values(),
+            )
         kind = BrokenError if isinstance(error, BrokenError) else RaisedError
         raise kind(self.message(failure, chosen, hints)) from None
 

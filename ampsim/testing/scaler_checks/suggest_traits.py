@@ -6,7 +6,7 @@ missing.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -16,6 +16,7 @@ from ampsim.testing.check import Check
 from ampsim.testing.known_failures import TORCH
 from ampsim.testing.scaler_checks.example import example_of, readable
 from ampsim.testing.scaler_checks.subject import Subject
+from ampsim.testing.scaler_checks.traits import FEATURES, Traits
 
 LARGEST = 2.0**127  # the largest scale without a max_scale
 ODD = 1700.0  # not a power of two
@@ -25,11 +26,26 @@ UNOBSERVED = (
     "misuse_errors",
     "step_value",
 )  # features that only a check can decide
+SENTENCES = {  # of a trait with its value
+    "min_scale": "no backoff goes below {}",
+    "max_scale": "no growth goes above {}",
+    "scale_dtype": "the scale is kept in {}",
+    "hysteresis": "a backoff takes {} overflows",
+    "hysteresis_reset": "the count of overflows restarts after {}",
+    "powers_of_two": "scales and factors are rounded to powers of two",
+    "static": "the scale does not change",
+    "delay": "a scale is used {} updates after it is computed",
+    "skips": "an overflow of one optimizer skips {} optimizers",
+    "gives_up": "update() raises {} instead of going below min_scale",
+}
+EVENTS = {"backoff": "a backoff", "clean": "a finite step", "growth": "a growth"}
 Changes = Mapping[str, Any]  # of traits
 Passes = Callable[[Subject], bool]
 
 
-def suggestion(check: Check, subject: Subject, passes: Passes) -> list[tuple[str, str]]:
+def suggestion(
+    check: Check, subject: Subject, passes: Passes, checks: Iterable[Check]
+) -> list[tuple[str, str]]:
     """Return the hint of a failure as lines (label, text): traits to declare, or an expected
     failure.
 
@@ -37,14 +53,19 @@ def suggestion(check: Check, subject: Subject, passes: Passes) -> list[tuple[str
         check: The check that failed.
         subject: The scaler under test.
         passes: Returns whether the check passes or is skipped for a scaler with other traits.
+        checks: All checks, of which the hint names those that it would skip.
     """
-    features = frozenset(check.needs).intersection(UNOBSERVED)
+    features = frozenset([each for each in UNOBSERVED if each in check.needs][:1])
     if changes := excusing_traits(check, subject, passes):
         return [("hint", hint(subject, changes))]
     if subject.is_torchs and check.name in TORCH:
         reason = f"as torch's scaler fails it too: {TORCH[check.name]}"
         return [("known", f"in known_failures.TORCH, {reason}")]
-    return [("hint", hint(subject, {"unsupported": features}))] if features else []
+    if not features:
+        return []
+    skipped = [each.name for each in checks if features.intersection(each.needs)]
+    text = hint(subject, {"unsupported": features})
+    return [("hint", f"{text}; this skips {', '.join(skipped)}")]
 
 
 def excusing_traits(check: Check, subject: Subject, passes: Passes) -> Changes:
@@ -91,6 +112,24 @@ def _written(value: Any) -> str:
     if value and isinstance(value, frozenset):
         return f"{{{', '.join(map(repr, sorted(value)))}}}"
     return repr(value)
+
+
+def questions(subject: Subject, declared: Traits) -> Iterator[str]:
+    """Yield a sentence for each trait and unsupported feature that are proposed for a scaler."""
+    for name, value in declared.differences().items():
+        if name in SENTENCES:
+            yield f"{name}: {SENTENCES[name].format(_plainly(value))}: intended?"
+    for name in sorted(declared.unsupported):
+        lack = subject.missing.get(name, FEATURES[name])
+        yield f"{name}: not supported ({lack}): intended?"
+
+
+def _plainly(value: Any) -> str:
+    if isinstance(value, tuple):
+        return " or ".join(kind.__name__ for kind in value)
+    if isinstance(value, frozenset):
+        return " or ".join(EVENTS[event] for event in sorted(value)) or "no event"
+    return str(value)
 
 
 # ---------------------------------------------------------------------------------- observation
