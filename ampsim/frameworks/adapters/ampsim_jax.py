@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-import ampsim
+from ampsim import Rule, State, __version__
 from ampsim.frameworks.adapters.jax_like import JaxLike, compiled
 from ampsim.frameworks.adapters.torch_like import TORCH_CONSTANTS
 
@@ -12,14 +12,13 @@ class AmpsimJax(JaxLike):
     """The scaler of ampsim in JAX."""
 
     name = "ampsim-jax"
-    requirement = f"ampsim=={ampsim.__version__}"
+    requirement = "ampsim==" + __version__
     target = "ampsim.jax.LossScale"
     source = "ampsim/jax/loss_scale.py"
     dialect = "torch.amp.GradScaler"
     constants = TORCH_CONSTANTS
 
     def start(self, **constants: Any) -> None:
-        from ampsim import Rule
         from ampsim.jax import LossScale
 
         self.scaler = LossScale.create(Rule(**constants))
@@ -32,7 +31,6 @@ class AmpsimJax(JaxLike):
         return dataclasses.asdict(self.scaler.state)
 
     def load_state_dict(self, state: Any) -> None:
-        from ampsim import State
         from ampsim.jax import LossScale
 
         state = {

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import ampsim
+from ampsim import __version__
 from ampsim.frameworks.adapters.torch_like import TorchLike
 
 
@@ -10,7 +10,7 @@ class AmpsimTorch(TorchLike):
     """The drop-in for torch's scaler, with defaults."""
 
     name = "ampsim-torch"
-    requirement = f"ampsim=={ampsim.__version__}"
+    requirement = "ampsim==" + __version__
     target = "ampsim.torch.GradScaler"
     source = "ampsim/torch/grad_scaler.py"
     dialect = "torch.amp.GradScaler"
