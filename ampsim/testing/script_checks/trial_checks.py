@@ -339,8 +339,8 @@ def _schedule(skip: Skip) -> Iterator[Finding]:
     )  # the run may end within the last one
     if calls and is_skipped and skip.optimizer.schedules >= OFTEN * windows:
         cause = (
-            "the schedule counts steps that were not taken: step it only if scaler.get_scale() is not lower after "
-            "scaler.update() than before"
+            "the schedule counts steps that were not taken: with torch's scaler, step it only if scaler.get_scale() is "
+            "not lower after scaler.update() than before; a scaler with hysteresis must report the skip"
         )
         seen = f"{calls[0].note}.step() runs after a skipped step of {skip.name}"
         yield skip.finding_at(calls[0].where, seen, cause)
