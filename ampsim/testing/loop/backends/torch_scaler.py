@@ -34,12 +34,14 @@ class Notes:
 
     Attributes:
         found: whether a gradient was not finite in the steps before an update, one per update.
+        scaler: the scaler that the notes are of.
         used: whether a method was called.
         fault: a fault to seed in the scaled loss.
         has_nonfinite: whether a gradient has not been finite since the last update.
     """
 
     found: list[bool] = field(default_factory=list)
+    scaler: Any = None
     used: bool = False
     fault: "Fault | None" = None
     has_nonfinite: bool = False
@@ -49,6 +51,12 @@ class Notes:
         params = (each for group in optimizer.param_groups for each in group["params"])
         if not all(math.isfinite(size_of(param.grad)) for param in params):
             self.has_nonfinite = True
+
+    def end(self, *, is_set: bool) -> None:
+        """Note an update, which by itself finds no inf if the loop sets the scale."""
+        self.used = True
+        self.found.append(self.has_nonfinite and not is_set)
+        self.has_nonfinite = False
 
 
 def make_scaler(wanted: type, scale: float, growth_interval: int, notes: Notes) -> Any:
@@ -65,9 +73,9 @@ def make_scaler(wanted: type, scale: float, growth_interval: int, notes: Notes) 
         )
     rule = Rule(init_scale=scale, growth_interval=growth_interval)
     with blame_user_code(f"{name} at init_scale={scale:g}"):
-        scaler = maker_of(_noting(wanted, notes))(rule)
-    assert_scale(scaler, scale)
-    return scaler
+        notes.scaler = maker_of(_noting(wanted, notes))(rule)
+    assert_scale(notes.scaler, scale)
+    return notes.scaler
 
 
 def assert_scale(scaler: Any, scale: float) -> None:
@@ -80,27 +88,29 @@ def assert_scale(scaler: Any, scale: float) -> None:
         )
 
 
-def _noting(wanted: Any, notes: Notes) -> type:
+def _noting(wanted: Any, given: Notes) -> type:
+    def notes_of(scaler: Any) -> Notes:
+        # A loop may make another scaler of the same class, or copy this one.
+        return given if scaler is given.scaler else Notes()
+
     def scale(self: Any, outputs: Any) -> Any:
+        notes, scaled = notes_of(self), wanted.scale(self, outputs)
         notes.used = True
-        scaled = wanted.scale(self, outputs)
         if notes.fault is None:
             return scaled
         return tree_map(partial(torch.mul, other=notes.fault.value), scaled)
 
     def unscale_(self: Any, optimizer: Optimizer) -> Any:
-        notes.look(optimizer)
+        notes_of(self).look(optimizer)
         return wanted.unscale_(self, optimizer)
 
     def step(self: Any, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
-        notes.look(optimizer)
+        notes_of(self).look(optimizer)
         return wanted.step(self, optimizer, *args, **kwargs)
 
     def update(self: Any, *args: Any, **kwargs: Any) -> Any:
         is_set = any(each is not None for each in (*args, *kwargs.values()))
-        notes.used = True
-        notes.found.append(notes.has_nonfinite and not is_set)
-        notes.has_nonfinite = False
+        notes_of(self).end(is_set=is_set)
         return wanted.update(self, *args, **kwargs)
 
     methods = {each.__name__: each for each in (scale, unscale_, step, update)}
