@@ -1,5 +1,7 @@
 """A correct loop passes every check, and each seeded fault fails the expected check."""
 
+import pickle
+
 import pytest
 
 torch = pytest.importorskip(
@@ -425,6 +427,26 @@ def test_loop_runs_with_annotated_scaler(make, outcome):
         outcome == "failed",
     )
     assert {each.outcome for each in found.values()} <= {"passed", "skipped"}
+
+
+def test_checkpoint_may_pickle_the_scaler():
+    def make(scaler):
+        t = Trainer(scaler)
+
+        def save():
+            return pickle.dumps(
+                (t.model.state_dict(), t.optimizer.state_dict(), scaler)
+            )
+
+        def load(checkpoint):
+            *states, saved = pickle.loads(checkpoint)  # noqa: S301
+            for each, state in zip((t.model, t.optimizer), states, strict=True):
+                each.load_state_dict(state)
+            scaler.load_state_dict(saved.state_dict())
+
+        return Loop(lambda batch: step(t, batch), t.state, save=save, load=load)
+
+    assert judged(make, "resume_is_exact")[0] == "passed"
 
 
 def test_hysteresis_hides_no_missed_inf():

@@ -113,8 +113,13 @@ def _noting(wanted: Any, given: Notes) -> type:
         notes_of(self).end(is_set=is_set)
         return wanted.update(self, *args, **kwargs)
 
-    methods = {each.__name__: each for each in (scale, unscale_, step, update)}
-    return type(wanted.__name__, (wanted,), methods)
+    def __reduce_ex__(self: Any, protocol: Any) -> Any:  # noqa: N807
+        # A pickle cannot name a class that is made here.
+        _, _, *state = wanted.__reduce_ex__(self, protocol)
+        return object.__new__, (wanted,), *state
+
+    made = (scale, unscale_, step, update, __reduce_ex__)
+    return type(wanted.__name__, (wanted,), {each.__name__: each for each in made})
 
 
 def size_of(grad: Tensor | None) -> float:
