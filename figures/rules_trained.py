@@ -1,5 +1,5 @@
-"""If the scale starts near the overflow threshold, no rule's final loss differs from float32's at
-the 95 % level.
+"""If the scale starts near the overflow threshold, no rule's final loss can be told from
+float32's by these seeds.
 
 a: the loss scale of some rules. b to e: skipped steps, bits of fp16's range that are left unused,
 gradient elements that are zero, and the loss at the end. A dot is a seed, and a bar is the mean

@@ -129,21 +129,18 @@ def test_readme_counts_match_data():
         sum(n for (truth, _), n in counts.items() if truth == name)
         for name in ("problem", HEALTHY)
     )
-    assert (
-        f"of {sick} with a certain problem it recognized {counts['problem', 'problem']}"
-        in README
-    )
-    assert f"and called {counts['problem', HEALTHY]} healthy" in README
     cleared, flagged = counts[HEALTHY, HEALTHY], counts[HEALTHY, "problem"]
     assert (
-        f"of {healthy} healthy ones it cleared {cleared} and flagged {flagged or 'none'}"
-        in README
+        f"| `explain` | {counts['problem', 'problem']} of {sick} logs; "
+        f"{counts['problem', HEALTHY]} called healthy | {flagged} of {healthy} healthy logs; "
+        f"{cleared} cleared, {healthy - cleared - flagged} undecided |"
+    ) in README
+    lint, loops = (
+        f"{found('lint', 5)} in files (sample before: {found('lint', 4)})",
+        f"{found('check-loop', 4)} in scripts (sample before: {found('check-loop', 3)})",
     )
-    assert f"{found('lint', 4)} and {found('lint', 5)} certain defects" in README
-    assert (
-        f"{found('check-loop', 3)} and {found('check-loop', 4)} certain defects"
-        in README
-    )
+    assert f"| `lint` | {lint} |" in README
+    assert f"| `check-loop` | {loops} |" in README
     for held_out, words in (
         (False, "followed logs"),
         (True, "of repositories that were not read"),

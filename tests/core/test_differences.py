@@ -135,10 +135,7 @@ def diff(*arguments: str) -> tuple[int, str]:
 def test_command_shows_first_difference() -> None:
     code, text = diff("torch.amp.GradScaler", "flax.DynamicScale")
     assert code == 0
-    assert [line.split() for line in text.splitlines()[-2:]] == [
-        ["0", "finite", "1024.0", "1024.0"],
-        ["1", "finite", "2048.0", "1024.0"],
-    ]
+    assert "they diverge after 2 x finite: 2048.0 and 1024.0" in " ".join(text.split())
     code, text = diff(
         "deepspeed.DynamicLossScaler",
         "deepspeed.FP16_Optimizer",

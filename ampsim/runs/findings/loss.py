@@ -75,9 +75,11 @@ def _is_running_mean(run: Evidence, loss: Series) -> bool:
 def _what_came_first(run: Evidence, loss: Series, row: int) -> str:
     """Return in words whether the scale fell before the loss was lost or after; "" if unknown."""
     scale = run.scale
+    if not row or loss.lines[row - 1] == loss.lines[row]:  # frames of one line
+        return ""
     early = scale.values[scale.lines <= loss.lines[row - 1]]
     later = scale.values[scale.lines >= loss.lines[row]]
-    if not row or not len(early) or not len(later):
+    if not len(early) or not len(later):
         return ""
     before, end = float(early[-1]), float(later[-1])
     top = float(scale.values[min(last_descent(scale), len(early) - 1)])
