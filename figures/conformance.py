@@ -1,6 +1,6 @@
-"""Of the checks that apply to any loss scaler, only `ampsim.torch.GradScaler` fails none.
+"""Of the checks for any loss scaler, `ampsim.torch.GradScaler` alone fails none.
 
-One of them does not apply to it. In the whole suite of `ampsim check` it fails two checks:
+One of them is skipped for it. In the whole suite of `ampsim check` it fails two checks:
 `no_nonfinite_step_after_unscale` and `state_dict_is_atomic`.
 
 A row is a scaler, and a column is what a failed check does to training; a number counts the failed
