@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from multiprocessing import active_children, get_context, parent_process
+from multiprocessing import get_context, parent_process
 from typing import NamedTuple, Self
 
 from ampsim.core.json_lines import Record
@@ -109,7 +109,8 @@ class Workers:
     def _end(self) -> None:
         """Kill the processes, which hold nothing: what they did is with us."""
         if self._pool is not None:
-            for process in active_children():
+            # Not `active_children`, which has those of other pools too. None: shut down.
+            for process in list((self._pool._processes or {}).values()):  # noqa: SLF001
                 process.kill()
             self._pool.shutdown(cancel_futures=True)
             self._pool = None

@@ -476,6 +476,15 @@ def test_workers_outlive_an_ended_process() -> None:
         assert isinstance(next(workers.run([good], 2)), pool.Done)
 
 
+def test_workers_end_only_their_own_processes() -> None:
+    good = job()
+    with pool.Workers() as workers:
+        assert isinstance(next(workers.run([good], 2)), pool.Done)
+        with pool.Workers() as others:
+            assert isinstance(next(others.run([good], 2)), pool.Done)
+        assert isinstance(next(workers.run([good], 2)), pool.Done)
+
+
 def test_interrupted_run_ends_its_processes() -> None:
     endless = job()._replace(config=Endless())
     with pool.Workers() as workers:
