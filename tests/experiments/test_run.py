@@ -479,10 +479,11 @@ def test_workers_outlive_an_ended_process() -> None:
 def test_workers_end_only_their_own_processes() -> None:
     good = job()
     with pool.Workers() as workers:
-        assert isinstance(next(workers.run([good], 2)), pool.Done)
+        (before,) = workers.run([good], 2)
         with pool.Workers() as others:
-            assert isinstance(next(others.run([good], 2)), pool.Done)
-        assert isinstance(next(workers.run([good], 2)), pool.Done)
+            (other,) = others.run([good], 2)
+        (after,) = workers.run([good], 2)
+    assert all(isinstance(unit, pool.Done) for unit in (before, other, after))
 
 
 def test_interrupted_run_ends_its_processes() -> None:
