@@ -191,6 +191,20 @@ def test_order_needs_records_of_each_step() -> None:
         assert "was 65536 before that" in headline
 
 
+def test_frames_of_one_line_have_no_order(tmp_path: Path) -> None:
+    # A progress bar returns to the start of its line, so all its frames have one line number.
+    losses = [2 - k / 100 if k < 40 else math.nan for k in range(60)]
+    scales = [2.0 ** min(16, 45 - k) for k in range(55)] + [0.0] * 5
+    frames = [
+        f"train: {k}/60 loss={loss} scale={scale}"
+        for k, (loss, scale) in enumerate(zip(losses, scales, strict=True))
+    ]
+    bar = tmp_path / "bar.log"
+    bar.write_bytes("\r".join(frames).encode() + b"\n")
+    assert "The loss scale" not in explain(bar).headline
+    assert "overflowed first" in explain(frames).headline
+
+
 def test_first_line_says_what_came_first() -> None:
     scales = [65536.0] * 20 + [2.0 ** (16 - fall) for fall in range(20)]
     early = explain(lines_of([2.5] * 30 + [math.nan] * 10, scales)).headline
