@@ -113,7 +113,9 @@ def fill(
 ) -> Outcome:
     """Run the units that the journal lacks, and write the file."""
     start, stem, units = time.monotonic(), run.stem, run.experiment.units(run.config)
-    journal = Journal(run.path, {name: origin[name] for name in provenance.IDENTITY})
+    identity = {name: origin[name] for name in provenance.IDENTITY}
+    identity["library_sha256"] = provenance.library_sha256()
+    journal = Journal(run.path, identity)
     if journal.done:
         print(f"{stem}: resumed; {len(journal.done)} of {len(units)} units are done")
     if run.options.reproduce and before and run.experiment.recomputed:

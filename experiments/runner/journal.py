@@ -3,8 +3,8 @@
 A journal (`<name>.<digits>.part`) has a header with the identity of the run, then one line per
 unit. Each line is on the disk before `Journal.append` returns. A kill can only truncate the last
 line; the next run drops that line, keeps the units before it, and computes the others. The digits
-are the sha256 of the identity, so runs with other settings have other journals: no units are mixed,
-and none are lost.
+are the sha256 of the identity, so runs with other settings, or of another version of the library,
+have other journals: no units are mixed, and none are lost.
 """
 
 import hashlib

@@ -18,6 +18,7 @@ from experiments.runner import device
 from experiments.runner.experiment import Experiment
 
 ROOT = Path(__file__).parent.parent.parent
+LIBRARY = ROOT / "ampsim"
 PACKAGES = (
     "torch",
     "numpy",
@@ -108,6 +109,18 @@ def source_sha256(stem: str) -> str:
         digest.update(
             f"{path.parent.name}/{path.name}\0{_parsed(path.read_bytes())[0]}\0".encode()
         )
+    return digest.hexdigest()
+
+
+def library_sha256() -> str:
+    """Return the sha256 of the library's modules: units of two versions stand in no one journal.
+
+    No data file has it, since most changes of the library change no number.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(LIBRARY.rglob("*.py")):
+        digest.update(f"{path.relative_to(LIBRARY).as_posix()}\0".encode())
+        digest.update(path.read_bytes())
     return digest.hexdigest()
 
 

@@ -146,6 +146,23 @@ def test_interrupt_keeps_finished_units(
     assert "resumed; 1 of 4" in capsys.readouterr().out
 
 
+def test_changed_library_resumes_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    library = path.parent / "library"
+    library.mkdir()
+    monkeypatch.setattr(provenance, "LIBRARY", library)
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            Experiment("tiny").module, "run", broken_by(KeyboardInterrupt, 1, 1)
+        )
+        assert run(path) == 130
+    (library / "machine.py").write_text("INITIAL_SCALE = 2.0**15\n")
+    capsys.readouterr()
+    assert run(path) == 0
+    assert "resumed" not in capsys.readouterr().out
+
+
 def test_finished_data_is_reused_while_valid(
     path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
