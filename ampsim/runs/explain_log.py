@@ -27,6 +27,8 @@ from ampsim.runs.report.exponent_heatmap import exponent_heatmap
 
 MOST_SHOWN, LONGEST_SHOWN = 10, 160
 """Lines of a finding, and characters of a line, that a report with reasons shows."""
+MOST_ACTIONS = {"problem": 9, "warning": 1}
+"""Severity -> how much advice a report has for a finding; none for others."""
 VERSION = 2
 """Version of the JSON of `Explanation.to_json`."""
 STATUS = {"no problem found": 0, "problem": 1, "too little to tell": 3}
@@ -211,10 +213,12 @@ def _state(run: Evidence) -> str:
     parts = []
     for loss in [*run.losses, *run.evaluations][:1]:
         change = " to ".join(
-            map(number_text, loss.finite[[0, -1]] if len(loss.finite) else ())
+            map(number_text, loss.values[[0, -1]] if len(loss.finite) else ())
         )
         if change:
-            parts.append(f"the {loss.name} went from {change} over {len(loss)} records")
+            parts.append(
+                f"the {loss.label} went from {change} over {len(loss)} records"
+            )
     if run.scale:
         start, end = map(number_text, run.scale.values[[0, -1]])
         is_static = not np.ptp(run.scale.finite)
@@ -250,11 +254,12 @@ def _looked_at(run: Evidence) -> list[str]:
     texts = []
     for series in filter(None, shown):
         lost = len(series) - len(series.finite)
-        text = f"{series.name} (records: {len(series)}"
+        text = f"{series.label} (records: {len(series)}"
         text += f", not finite: {lost})" if lost else ")"
         if len(series.finite):
             names = ("first", "last", "lowest", "highest")
-            values = [*series.finite[[0, -1]], series.finite.min(), series.finite.max()]
+            ends = series.values[[0, -1]]
+            values = [*ends, series.finite.min(), series.finite.max()]
             pairs = zip(names, map(number_text, values), strict=True)
             text += ": " + ", ".join(map(" ".join, pairs))
         texts.append(text)
@@ -276,34 +281,23 @@ def _missing(run: Evidence) -> list[str]:
 
 
 def _report_lines(explanation: Explanation, *, why: bool) -> Iterator[str]:
-    first = next(iter(explanation.findings), None)
-    is_first = first is not None and first.message == explanation.headline
-    title = first.severity if first and is_first else explanation.verdict
-    yield f"{title.capitalize()}: {explanation.headline}"
+    findings = explanation.findings
+    headline = explanation.headline
+    is_headline = bool(findings) and findings[0].message == headline
+    title = findings[0].severity if is_headline else explanation.verdict
+    yield f"{title.capitalize()}: {headline}"
     yield ""
     given: set[str] = set()
     texts = _texts_of(explanation) if why else {}
-    for number, finding in enumerate(explanation.findings):
-        is_problem = finding.severity == "problem"
-        if not is_problem and not (is_first and finding is first):
-            yield f"{finding.severity.capitalize()}: {finding.message}"
-        elif number:
-            yield finding.message
-        if is_problem and finding.cause:
-            yield f"  Likely cause: {finding.cause}"
-        most = {"problem": 9, "warning": 1}.get(finding.severity, 0)
-        actions = [each for each in finding.actions[:most] if each not in given]
-        given.update(actions)  # an action is given once
-        if actions:
-            yield "  Also try:" if number else "  What to try first:"
-        yield from (f"    {at}. {each}" for at, each in enumerate(actions, 1))
+    for number, finding in enumerate(findings):
+        if number or not is_headline:
+            yield _message_line(finding)
+        yield from _advice_lines(
+            finding, given, "Also try" if number else "What to try first"
+        )
         if why:
-            yield f"  [{finding.id}, {finding.level}]"
-            yield from (
-                f"    {each}: {texts.get(each, '')}"
-                for each in finding.lines[:MOST_SHOWN]
-            )
-        if is_problem:
+            yield from _reason_lines(finding, texts)
+        if finding.severity == "problem":
             yield ""
     if explanation.looked_at:
         yield "Looked at:"
@@ -311,6 +305,34 @@ def _report_lines(explanation: Explanation, *, why: bool) -> Iterator[str]:
         if explanation.missing:
             yield f"The log does not show {'; '.join(explanation.missing)}."
     yield from (f"Note: {note}" for note in explanation.history.notes)
+
+
+def _message_line(finding: Finding) -> str:
+    if finding.severity == "problem":
+        return finding.message
+    return f"{finding.severity.capitalize()}: {finding.message}"
+
+
+def _advice_lines(finding: Finding, given: set[str], title: str) -> Iterator[str]:
+    """Yield the cause and what to try, without what was `given` before, and add to it."""
+    if finding.severity == "problem" and finding.cause:
+        yield f"  Likely cause: {finding.cause}"
+    most = MOST_ACTIONS.get(finding.severity, 0)
+    actions = [each for each in finding.actions[:most] if each not in given]
+    given.update(actions)
+    if actions:
+        yield f"  {title}:"
+    yield from (f"    {at}. {each}" for at, each in enumerate(actions, 1))
+
+
+def _reason_lines(finding: Finding, texts: dict[int, str]) -> Iterator[str]:
+    """Yield the lines of the log that support a finding, and how many are not shown."""
+    yield f"  [{finding.id}, {finding.level}]"
+    for line in finding.lines[:MOST_SHOWN]:
+        yield f"    {line}: {texts.get(line, '')}"
+    total = len(finding.lines)
+    if total > MOST_SHOWN:
+        yield f"    {MOST_SHOWN} of {total} lines; --json lists all {total}"
 
 
 def _texts_of(explanation: Explanation) -> dict[int, str]:

@@ -46,6 +46,7 @@ def test_json_has_all_series(log: Path) -> None:
 def test_why_shows_lines(log: Path) -> None:
     said = run("--why", log)[1]
     assert "    2: step: 10, loss_scale: 8.0, loss: nan\n" in said
+    assert "10 of 20 lines; --json lists all 20" in said
     log.write_text(LOG.replace("nan\n", f"nan {'x' * 900}\n"))
     assert max(map(len, run("--why", log)[1].splitlines())) < 400
 

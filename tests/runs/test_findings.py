@@ -308,6 +308,13 @@ def test_short_run_with_finite_norms_is_cleared() -> None:
     assert explain(lines[:5]).verdict == "too little to tell"
 
 
+def test_last_number_may_be_lost() -> None:
+    lines = [f"step {n} ce 2 l {value}" for n, value in enumerate((3.0, 2.5, NAN))]
+    [shown] = explain(lines).looked_at
+    assert "'l'" in shown
+    assert "first 3, last NaN, lowest 2.5" in shown
+
+
 def test_number_beside_evaluations_is_no_loss() -> None:
     settings = ["SmoothL1Loss: 0"] * 2
     lines = [f"val_loss {4 - n / 50}" for n in range(120)]

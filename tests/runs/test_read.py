@@ -401,6 +401,15 @@ def test_hostile_lines_take_linear_time(line: str) -> None:
         read_log([line] * 3)  # a pattern that goes back over it would not end today
 
 
+def test_list_is_read_as_file_is(tmp_path: Path) -> None:
+    bar = "\r".join(f"step {n} loss {3 - n / 50}" for n in range(60)) + "\n"
+    [loss], [of_file] = (
+        history.role("loss") for history in (read_log([bar]), read(tmp_path, bar))
+    )
+    assert loss.values.tolist() == of_file.values.tolist()
+    assert loss.lines.tolist() == of_file.lines.tolist() == [1] * 60
+
+
 def test_sentences_alone_are_no_series() -> None:
     prose = [
         "The loss is inf from step 357 to the end, and that is a pity.",

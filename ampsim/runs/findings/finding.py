@@ -107,7 +107,7 @@ def at(series: Series, row: int, identifier: str, **options: Any) -> Finding:
     {records}, {total}.
     """
     fields = {
-        "name": series.name,
+        "name": series.label,
         "place": series.place(row),
         "records": len(series) - row,
         "total": len(series),

@@ -71,7 +71,7 @@ def _doubts_of_norm(run: Evidence) -> Iterator[str]:
     for series in [*run.evaluations, *([] if is_mean else [norm])]:
         late = lost(series.values[len(series) // 2 :])
         if late.sum() > len(late) / 4:
-            yield f"the {series.name} is often not finite"
+            yield f"the {series.label} is often not finite"
     if len(norm.finite) >= 10 and not np.ptp(norm.values[-8:]):
         yield "the gradient norm stands still, as if no new one was computed"
 

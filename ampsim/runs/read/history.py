@@ -95,6 +95,12 @@ class Series:
         return self._table[:, 2]
 
     @property
+    def label(self) -> str:
+        """The name in a sentence: "loss", or "column 'l'" if its words do not say what it is."""
+        is_plain = any(word in self.name for word in ("loss", "norm", "scale"))
+        return self.name if is_plain else f"column '{self.name}'"
+
+    @property
     def finite(self) -> Floats:
         """The finite numbers."""
         return self.values[np.isfinite(self.values)]

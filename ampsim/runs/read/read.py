@@ -1,5 +1,6 @@
 """Find out what a file is, and read it."""
 
+import io
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -126,9 +127,11 @@ def _with_ends(lines: Iterable[str]) -> Iterator[str]:
     lines = iter(lines)
     first = next(lines, "")
     everything = itertools.chain([first], lines)
-    if first.endswith("\n"):
-        return _complete(everything)
-    return (f"{line}\n" for line in everything)
+    has_ends = first.endswith("\n")
+    whole = everything if has_ends else (f"{line}\n" for line in everything)
+    # The frames of a progress bar are lines, as in a file.
+    frames = (part for line in whole for part in io.StringIO(line, newline=""))
+    return _complete(frames) if has_ends else frames
 
 
 def _complete(lines: Iterator[str]) -> Iterator[str]:
