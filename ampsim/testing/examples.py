@@ -67,6 +67,8 @@ def run(
     examples: Examples,
     first: Sequence[Values] = (),
     last: Sequence[Values] = (),
+    *,
+    shrinks: bool = True,
 ) -> None:
     """Call `example` with each of `first`, then with generated values, then with each of `last`.
 
@@ -76,9 +78,10 @@ def run(
         examples: How many are generated.
         first: Minimal examples.
         last: Examples that take long; left out of runs of fewer than `DEFAULT` examples.
+        shrinks: Whether to look for the minimal example that fails.
 
     Raises:
-        Exception: What the minimal example raises.
+        Exception: What the first example that fails raises, or the minimal one.
     """
     for values in first:
         example(**values)
@@ -91,12 +94,14 @@ def run(
             example(**values)
             passed.add(name)
     except (Exception, SystemExit):
-        _test(
-            lambda **values: None if repr(values) in passed else example(**values),
-            strategies,
-            examples,
-        )
-        raise  # the second time it passed
+
+        def run_again(**values: object) -> None:
+            if repr(values) not in passed:
+                example(**values)
+
+        if shrinks:
+            _test(run_again, strategies, examples)
+        raise  # also if the second time it passed
     for values in last if examples.number >= DEFAULT else ():
         example(**values)
 

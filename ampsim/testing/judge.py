@@ -1,6 +1,7 @@
 """Run one check on a scaler, a loop, or a framework."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from ampsim.testing.alarm import CannotJudgeError, OverdueError, alarm, place
 from ampsim.testing.check import Check, Result, described, settled
@@ -15,6 +16,19 @@ def given_up(name: str, overdue: Sequence[str]) -> CannotJudgeError:
     return CannotJudgeError(
         f"{name} cannot be checked: {'; '.join(overdue)}; the other checks were not run"
     )
+
+
+def until_second_hang(results: Iterable[Result]) -> Iterator[Result]:
+    """Yield results of one target; the second check that did not end is an error, and the last."""
+    overdue = list[str]()
+    for result in results:
+        if result.is_overdue:
+            overdue.append(result.text.partition("\n")[0])
+        if len(overdue) > 1:
+            text = str(given_up(result.target, overdue))
+            yield replace(result, outcome="error", text=text)
+            return
+        yield result
 
 
 def judged(
@@ -41,16 +55,9 @@ def judged(
             ask()
     except NotApplicableError as error:
         return Result(check, target, "skipped", str(error))
-    except CannotJudgeError as error:
-        return Result(check, target, "error", str(error), is_overdue=True)
     except OverdueError as error:
-        return Result(
-            check,
-            target,
-            "failed",
-            described(check, str(error), [("where", place(error))]),
-            is_overdue=True,
-        )
+        text = described(check, str(error), [("where", place(error))])
+        return Result(check, target, "failed", text, is_overdue=True)
     except AssertionError as error:
         if isinstance(error.__cause__, OverdueError):
             return Result(check, target, "failed", str(error), is_overdue=True)

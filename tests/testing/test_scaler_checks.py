@@ -516,12 +516,3 @@ def test_table_of_features_matches_checks():
     for feature in FEATURES:
         needing = {check.name for check in CHECKS.values() if feature in check.needs}
         assert skipped[feature] == needing
-
-
-SUBJECT = Subject(lambda rule: NeverBacksOff("cpu", *constants(rule)))
-
-
-def test_subject_in_a_module_is_repeated():
-    said = message("overflow_backs_off_once", SUBJECT)
-    (repeat,) = [line.split()[1:] for line in said if line.startswith("  repeat")]
-    assert repeat[:3] == ["ampsim", "check", f"{__name__}:SUBJECT"]

@@ -1,26 +1,25 @@
 """A check of scalers: hypothesis generates its examples and shrinks the one that fails."""
 
-import gc
 import re
 import shlex
-import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from traceback import extract_tb
 from typing import Any
 
+import torch
+from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from ampsim.testing import examples as generation
 from ampsim.testing.alarm import OverdueError, alarm, place, user_frames
 from ampsim.testing.check import BrokenError, Check, RaisedError, described, stating
 from ampsim.testing.examples import Examples
-from ampsim.testing.judge import NotApplicableError, given_up
+from ampsim.testing.judge import NotApplicableError
 from ampsim.testing.lines import TESTING
 from ampsim.testing.scaler_checks.example import Example, example_of, readable
-from ampsim.testing.scaler_checks.found_inf_adapter import FoundInfAdapter
 from ampsim.testing.scaler_checks.subject import Subject, as_subject
 from ampsim.testing.scaler_checks.suggest_traits import DECLARED, suggestion
 
@@ -98,12 +97,10 @@ class ScalerCheck(Check):
             BrokenError: The property does not hold. The text starts with the name of the check.
             RaisedError: The scaler raised an unexpected exception.
             AssertionError: The check did not end within `limit`. This is never an expected failure.
-            CannotJudgeError: A second check of this scaler did not end.
             NotApplicableError: The scaler lacks what the check needs.
         """
-        __tracebackhide__ = (
-            True  # for pytest: a failure points at the line that ran the check
-        )
+        # For pytest: a failure points at the line that ran the check.
+        __tracebackhide__ = True
         subject = as_subject(target)
         if reason := self.skip_reason(subject):
             raise NotApplicableError(reason)
@@ -111,21 +108,14 @@ class ScalerCheck(Check):
             raise RuntimeError(
                 "checks use assert statements, which python -O removes: run without -O"
             )
-        if len(subject.overdue) > 1:
-            raise given_up(subject.name, subject.overdue)
-        chosen = generation.choose(
-            examples or self.examples, self.seed if seed is None else seed
-        )
+        seed = self.seed if seed is None else seed
+        chosen = generation.choose(examples or self.examples, seed)
         limit = time_limit(chosen.number) if limit is None else limit
         failure = self.falsify(subject, chosen, limit)
         if failure is None:
             return
-        error = failure.error
-        if isinstance(error, OverdueError):
-            subject.overdue.append(f"{self.name}: {error}, in {place(error)}")
-            if len(subject.overdue) > 1:
-                raise given_up(subject.name, subject.overdue) from None
-            raise AssertionError(self.message(failure, chosen)) from error
+        if isinstance(failure.error, OverdueError):
+            raise AssertionError(self.message(failure, chosen)) from failure.error
         hints = list[tuple[str, str]]()
         with suppress(OverdueError), alarm(limit):
             hints = suggestion(
@@ -134,7 +124,7 @@ class ScalerCheck(Check):
                 lambda other: self.passes(other, chosen),
                 CHECKS.values(),
             )
-        kind = BrokenError if isinstance(error, BrokenError) else RaisedError
+        kind = BrokenError if isinstance(failure.error, BrokenError) else RaisedError
         raise kind(self.message(failure, chosen, hints)) from None
 
     def skip_reason(self, subject: Subject) -> str:
@@ -143,9 +133,14 @@ class ScalerCheck(Check):
         return ", ".join(f"unsupported: {name} ({why})" for name, why in reasons if why)
 
     def falsify(
-        self, subject: Subject, examples: Examples, limit: float = 0.0
+        self,
+        subject: Subject,
+        examples: Examples,
+        limit: float = 0.0,
+        *,
+        shrinks: bool = True,
     ) -> Failure | None:
-        """Return the minimal example that fails; None if the check passes."""
+        """Return the minimal example that fails, or the first one; None if the check passes."""
         warm_up()
         minimal: Failure | None = None
 
@@ -160,27 +155,21 @@ class ScalerCheck(Check):
                 raise
 
         strategies = tuple(self.strategies.items())
+        first_and_last = self.found, self.last
         try:
             with alarm(limit):
-                generation.run(run_one, strategies, examples, self.found, self.last)
+                generation.run(
+                    run_one, strategies, examples, *first_and_last, shrinks=shrinks
+                )
         except (Exception, SystemExit, OverdueError) as error:
             return minimal or Failure(example_of(subject), {}, error)
         return None
 
     def passes(self, subject: Subject, examples: Examples) -> bool:
-        """Return whether the check passes or is skipped; no example is shrunk."""
+        """Return whether the check passes or is skipped."""
         if self.skip_reason(subject):
             return True
-        values: Iterable[Mapping[str, object]] = [{}]
-        if self.strategies:
-            values = generation.generated(
-                tuple(self.strategies.items()), examples
-            ).values()
-        with suppress(Exception, SystemExit):
-            for each in [*self.found, *values, *self.last]:
-                self.run_example(example_of(subject), self.fitted(subject, each))
-            return True
-        return False
+        return self.falsify(subject, examples, shrinks=False) is None
 
     def fitted(self, subject: Subject, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return generated values as far as the scaler supports them."""
@@ -215,53 +204,39 @@ class ScalerCheck(Check):
         hints: Sequence[tuple[str, str]] = (),
     ) -> str:
         """Write what an example showed, with hints, its story, and the line that repeats it."""
-        error, example = failure.error, failure.example
+        error = failure.error
         seen, where = readable(str(error)), list[tuple[str, str]]()
         if isinstance(error, OverdueError):
-            where = [("where", place(error))]
+            where.append(("where", place(error)))
         elif not isinstance(error, BrokenError):
             seen = f"raised {type(error).__name__}: {error}"
-            where = [
-                (
-                    "where",
-                    f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}",
-                )
-                for frame in user_frames(error)
-            ]
-        commands = self.commands(example.subject, examples)
+            for frame in user_frames(error):
+                call = f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}"
+                where.append(("where", call))
+        commands = self.commands(failure.example.subject, examples)
         return described(self, seen, [*hints, *where, *failure.story(), *commands])
 
     def commands(self, subject: Subject, examples: Examples) -> list[tuple[str, str]]:
         """Return the commands that repeat the failure and write a test of it, as lines of (label,
         text).
         """
-        target, options = _variable_of(subject), list[str]()
-        if not target and re.fullmatch(r"[\w.]+:[\w.]+", subject.name):
-            target, options = subject.name, subject.traits.as_options()
-        if not target:
-            again = f"in Python: check_scaler(..., checks=[{self.name!r}]) on {subject.name!r}"
-            return [("repeat", again)]
-        words = list[str]()
+        if not re.fullmatch(r"[\w.]+:[\w.]+", subject.name):
+            call = f"check_scaler(..., checks=[{self.name!r}])"
+            return [("repeat", f"in Python: {call} on {subject.name!r}")]
+        target = [subject.name, *subject.traits.as_options()]
+        repeat = ["ampsim", "check", *target, "--check", self.name]
         if not examples.is_default:
-            words = ["--examples", str(examples.number), "--seed", str(examples.seed)]
-        repeat = ["ampsim", "check", target, *options, "--check", self.name, *words]
-        emit = ["ampsim", "emit-test", self.name, target, *options]
-        lines = [("repeat", shlex.join(repeat)), ("emit", shlex.join(emit))]
-        return lines[: 2 if self.has_test else 1]
+            repeat += ["--examples", str(examples.number), "--seed", str(examples.seed)]
+        lines = [("repeat", shlex.join(repeat))]
+        if self.has_test:
+            emit = ["ampsim", "emit-test", self.name, *target]
+            lines.append(("emit", shlex.join(emit)))
+        return lines
 
     @property
     def has_test(self) -> bool:
         """Whether a failure can be written as a test without ampsim."""
         return self.level != LEVELS.index("threads") and self.name != DECLARED
-
-
-def _variable_of(subject: Subject) -> str:
-    """Return ``module:NAME`` of the variable that holds a Subject; "" if there is none."""
-    for module in [*sys.modules.values()]:
-        for name, value in [*getattr(module, "__dict__", {}).items()]:
-            if value is subject and module.__name__ != "__main__":
-                return f"{module.__name__}:{name}"
-    return ""
 
 
 def time_limit(examples: int) -> float:
@@ -274,24 +249,10 @@ CHECKS: dict[str, ScalerCheck] = {}  # by name, in the order of levels
 
 @cache
 def warm_up() -> None:
-    """Do what takes seconds when a process does it first, so that no scaler's time limit pays for
-    it.
-
-    Garbage is not collected meanwhile: that takes a third of the time, and imported modules are not
-    garbage.
-    """
-    collects, check = gc.isenabled(), CHECKS["skipped_step_changes_nothing"]
-    static = Subject(lambda rule: FoundInfAdapter(lambda: 1.0, lambda found_inf: None))
-    gc.disable()
-    try:
-        generation.run(
-            lambda **values: check.run_example(example_of(static), values),
-            tuple(check.strategies.items()),
-            Examples(1, generation.SEED),
-        )
-    finally:
-        if collects:
-            gc.enable()
+    """Do what takes seconds when a process does it first, so that no scaler's time limit pays."""
+    param = torch.nn.Parameter(torch.ones(()))
+    torch.optim.SGD([param]).step()  # imports torch's compiler
+    generation.generated((("flag", st.booleans()),), Examples(1, generation.SEED))
 
 
 def check(

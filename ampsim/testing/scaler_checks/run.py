@@ -14,7 +14,7 @@ from functools import partial
 from ampsim.core.validation import as_int
 from ampsim.testing import check
 from ampsim.testing.check import Check, Result, without_findings
-from ampsim.testing.judge import judged
+from ampsim.testing.judge import judged, until_second_hang
 from ampsim.testing.known_failures import TORCH
 from ampsim.testing.scaler_checks import CHECKS
 from ampsim.testing.scaler_checks.check import LEVELS, ScalerCheck
@@ -56,15 +56,16 @@ def run_checks(
     """Run checks in order and yield each Result; `check_scaler` explains the arguments."""
     subject = as_subject(target)
     subject.try_out()
-    for each in checks:
+
+    def judge(each: ScalerCheck) -> Result:
         run = partial(each, subject, examples=examples, seed=seed, limit=limit)
         reason = (expected or {}).get(each.name)
         result = judged(each, subject.name, run, reason)
         if result.outcome == "xpassed" and not is_strict(each, subject, reason):
             result = replace(result, outcome="passed", text="")
-        yield result
-        if result.outcome == "error":
-            return
+        return result
+
+    yield from until_second_hang(map(judge, checks))
 
 
 def is_strict(check: Check, subject: Subject, reason: str | None) -> bool:

@@ -41,7 +41,6 @@ class Subject:
         name: Name in reports.
         adapter: Class that drives the scaler; the default calls torch's methods.
         cache: Runs that checks share, and what was observed of the scaler.
-        overdue: Checks that did not end.
 
     Raises:
         TypeError: The target is not callable.
@@ -55,9 +54,6 @@ class Subject:
     )
     cache: dict[object, Any] = field(
         default_factory=dict, init=False, repr=False, compare=False
-    )
-    overdue: list[str] = field(
-        default_factory=list, init=False, repr=False, compare=False
     )
 
     def __post_init__(self) -> None:
