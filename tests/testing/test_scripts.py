@@ -116,6 +116,21 @@ def test_script_process_finds_a_mistake(tmp_path):
         check_script(script)
 
 
+def test_trial_renames_its_checkpoint(tmp_path):
+    script = write(
+        tmp_path,
+        """
+        import os
+        for _ in range(8):
+            train(1)
+            torch.save(model.state_dict(), "new.pt")
+            os.replace("new.pt", "last.pt")
+        """,
+    )
+    results, _ = judge_script(script)
+    assert not failures(results)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -172,6 +187,9 @@ def test_script_on_the_cpu_leaves_no_files(tmp_path):
         import numpy as np
         from pathlib import Path
         model.cuda()
+        with torch.cuda.nvtx.range("start"), torch.cuda.stream(torch.cuda.Stream()) as stream:
+            stream.wait_stream(torch.cuda.current_stream())
+        torch.cuda.nvtx.range_push(f"{torch.cuda.memory_reserved() / 2**20:.1f}")
         folder = Path(__file__).parent / "run"
         os.makedirs(folder / "a")
         shutil.rmtree(folder)

@@ -5,9 +5,10 @@ memory, and speed are not. A ``torch.device("cuda")`` stays what it is, so that 
 fp16; each tensor is put on the CPU.
 """
 
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
-from inspect import isfunction
+from inspect import isclass, isfunction
 from types import SimpleNamespace
 from typing import Any, Self
 
@@ -18,14 +19,24 @@ REPLACED = (
     "on the CPU: CUDA devices and streams are replaced, DataParallel and DistributedDataParallel have one device, and "
     "autocast is off without --autocast"
 )
-ANSWERS: dict[str, Any] = {  # function of torch.cuda -> what it returns; any other one returns None
-    "is_available": True, "is_initialized": True, "is_bf16_supported": False, "device_count": 1,
-    "current_device": 0, "get_device_capability": (7, 0), "get_device_name": "CPU",
-    "get_device_properties": SimpleNamespace(name="CPU", major=7, minor=0, total_memory=2**34),
-    "memory_allocated": 0, "max_memory_allocated": 0, "memory_reserved": 0, "max_memory_reserved": 0,
-    "mem_get_info": (2**34, 2**34), "get_rng_state": torch.get_rng_state(),
+# function of torch.cuda -> what it returns; any other one returns `Nothing`
+ANSWERS: dict[str, Any] = {
+    "is_available": True,
+    "is_initialized": True,
+    "is_bf16_supported": False,
+    "device_count": 1,
+    "get_device_capability": (7, 0),
+    "get_device_name": "CPU",
+    "get_device_properties": SimpleNamespace(
+        name="CPU", major=7, minor=0, total_memory=2**34
+    ),
+    "mem_get_info": (2**34, 2**34),
+    "get_rng_state": torch.get_rng_state(),
     "get_rng_state_all": [torch.get_rng_state()],
-}  # fmt: skip
+}
+# Parts of torch.cuda that stay: autocast and scalers work on the CPU. A graph is replayed without
+# its Python code, so that only a CUDA device can run it.
+KEPT = ("torch.cuda.amp", "torch.cuda.graphs")
 IGNORED = ("cuda", "pin_memory", "record_stream")  # methods of a tensor that return it
 DEVICE_AT = {"to": 1, "_parse_to": 0}  # where a bare number is a device, as in .to(0)
 
@@ -76,18 +87,34 @@ class Generator(torch.Generator):
         return super().__new__(cls)
 
 
-class Stream:
-    """A stream or an event of CUDA, which does nothing."""
+class Nothing(int):
+    """What a stream, an event, a context, or a number of bytes of CUDA is on the CPU: 0, and an
+    object whose methods do nothing.
+    """
 
-    def __init__(self, *_: Any, **__: Any) -> None: ...
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        """Make it of any arguments."""
+        return super().__new__(cls)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None: ...
 
-    def __getattr__(self, name: str) -> Callable[..., float]:
-        return lambda *_, **__: 0.0
+    def __call__(self, *_: Any, **__: Any) -> Self:
+        return self
+
+    def __getitem__(self, _: object) -> Self:
+        return self
+
+    def __getattr__(self, name: str) -> Self:
+        if name.startswith("__"):  # a protocol that it does not have
+            raise AttributeError(name)
+        return self
+
+    def query(self) -> bool:
+        """Return whether the work before an event is done, which a script may wait for."""
+        return True
 
 
 def _loading_on_cpu(load: Callable[..., Any]) -> Callable[..., Any]:
@@ -111,14 +138,9 @@ def enter(*, autocast: bool) -> None:
         autocast: Whether autocast stays on; fp16 is slow on the CPU, and some kernels lack it.
     """
     OnCPU().__enter__()  # type: ignore[no-untyped-call]
-    streams = dict.fromkeys(("stream", "current_stream", "default_stream"), Stream())
-    for module in (torch.cuda, torch.cuda.random):
-        for name, value in [*vars(module).items()]:
-            is_public = name == "_lazy_init" or not name.startswith("_")
-            if isfunction(value) and is_public and "torch.cuda" in value.__module__:
-                _set(module, name, _answering({**ANSWERS, **streams}.get(name)))
-    for name in ("Stream", "Event", "device"):
-        _set(torch.cuda, name, Stream)
+    for name, module in [*sys.modules.items()]:
+        if name.startswith("torch.cuda") and not name.startswith(KEPT):
+            _replace_members(module)
     _set(torch, "Generator", Generator)
     _set(torch.nn.Module, "cuda", lambda module, *_: module)
     for module in (torch.nn, torch.nn.parallel):
@@ -130,6 +152,23 @@ def enter(*, autocast: bool) -> None:
     _set(torch.nn.SyncBatchNorm, "convert_sync_batchnorm", unchanged)
     _replace_amp(autocast=autocast)
     _replace_process_group()
+
+
+def _replace_members(module: Any) -> None:
+    """Replace the public functions and classes of a module of torch.cuda."""
+    for name, value in [*vars(module).items()]:
+        origin = getattr(value, "__module__", None) or ""
+        is_public = name == "_lazy_init" or not name.startswith("_")
+        if not (is_public and origin.startswith("torch.cuda")) or origin.startswith(
+            KEPT
+        ):
+            continue
+        if isfunction(value):
+            _set(module, name, _answering(ANSWERS.get(name, Nothing())))
+        elif isclass(value) and not issubclass(value, BaseException):
+            # torch.FloatTensor is the twin of torch.cuda.FloatTensor.
+            has_twin = name.endswith(("Tensor", "Storage"))
+            _set(module, name, getattr(torch, name) if has_twin else Nothing)
 
 
 def _set(owner: Any, name: str, value: object) -> None:

@@ -7,6 +7,7 @@ the checks.
 """
 
 import os
+import pickle
 import sys
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -89,6 +90,7 @@ class Recorder:
                 patches.everywhere(clip, "clip", self._clip)
         patches.everywhere(torch.autograd.backward, "backward", self._backward)
         patches.everywhere(torch.save, "save", self._save)
+        patches.everywhere(pickle.dump, "save", self._save)
         for name in READS:
             patches.attribute(Tensor, name, self._reading(getattr(Tensor, name)))
         return patches

@@ -132,7 +132,8 @@ class Trials:
         folder: Where outcomes are written.
         has_started: Whether the trials were started, or would have been in a process that can fork.
         can_fork: Whether trials can be forks of the process.
-        redirect: Returns where a checkpoint is written that the script saves at a path.
+        redirect: Returns where a checkpoint is written that the script saves at a path; None if its
+            files are its own, to which trials write nothing.
         branch: Called in a fork with its name, so that its files are its own.
     """
 
@@ -146,7 +147,7 @@ class Trials:
         self.folder, self.limit = folder, limit
         self.has_started = False
         self.can_fork = sys.platform == "linux"
-        self.redirect: Callable[[Any], Any] = lambda path: path
+        self.redirect: Callable[[Any], Any] | None = None
         self.branch: Callable[[str], None] = lambda _: None
         self.recorder = Recorder(self)
         self._outcome: Outcome | None = None  # in a trial
@@ -343,7 +344,9 @@ class Trials:
 
     def save_target(self, target: Any) -> Any:
         """Return where a checkpoint is written; None for nowhere."""
-        return None if self.is_trial else self.redirect(target)
+        if self.redirect is not None:
+            return self.redirect(target)
+        return None if self.is_trial else target
 
     def end(self, why: str) -> None:
         """In a trial, write the outcome and leave the process without the script's own cleaning up."""
@@ -363,8 +366,8 @@ class Trials:
             if code not in readers
         }
         result = replace(outcome, ended=why, events=events, reads=reads)
-        with (self.folder / f"{outcome.trial}.trial").open("wb") as stream:
-            pickle.dump(result, stream)
+        path = self.folder / f"{outcome.trial}.trial"
+        path.write_bytes(pickle.dumps(result))
         os._exit(0)
 
     def _snapshot(self, trace: OptimizerTrace) -> Snapshot:
