@@ -160,7 +160,7 @@ class Pipe:
             self.task.draw(), lambda loss: self._scaler.scale(loss, ticket)
         )
         self.losses.append(self._scaler.loss_value(scaled, ticket).item())
-        self.scales.append(ticket.value.read().scale)
+        self.scales.append(ticket.value.scale)
         self.found_inf.append(not fp16.all_finite(fp16.flat_gradient(self.task.model)))
 
         def step() -> None:

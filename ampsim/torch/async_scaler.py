@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ampsim.core import refusals
+from ampsim.core import machine, refusals
 from ampsim.core.machine import Rule, State, round_to_float32
 from ampsim.core.pipeline import WouldBlockError
 from ampsim.core.validation import as_int
@@ -40,18 +40,12 @@ from ampsim.torch.gradients import collect, unscale
 from ampsim.torch.gradients.clip import unscale_and_clip_
 from ampsim.torch.gradients.divided import mark, new_key, undivided
 from ampsim.torch.optimizer_thread import Job, OnError, OptimizerThread
-from ampsim.torch.scale_versions import (
-    DeviceVersion,
-    Flag,
-    HostVersion,
-    Version,
-    has_streams,
-)
 from ampsim.torch.shared_state import SharedState
 from ampsim.torch.step_report import StepReport
+from ampsim.torch.streams import Flag, has_streams
 from ampsim.torch.ticket_tags import check_tags, tag_gradients_of
 
-ScaleTicket = Ticket[Version]
+ScaleTicket = Ticket[State]
 Launch = Callable[[Callable[[], object]], object]
 Work = Callable[[ScaleTicket, StepRecord, Call], Any]
 
@@ -126,7 +120,6 @@ class AsyncGradScaler:
     # `_shared`           by transitions of `AsyncState`      anywhere
     # `_thread`           by the executor's first job         anywhere
     # `_last_scaled`      by the thread that scales           by `loss_value`
-    # `_initial`          by `load_state_dict`, whole         before the first scale
     # all others          by `__init__`                       anywhere
     # =================== =================================== ======================
 
@@ -163,9 +156,8 @@ class AsyncGradScaler:
         self._enabled = enabled
         if enabled and (depth or executor is not None):
             _check_order(self._device)
-        self._initial: tuple[State, ...] = (rule.init(),)
-        self._shared: SharedState[AsyncState[Version]] = SharedState(
-            AsyncState(rule, depth), threading
+        self._shared: SharedState[AsyncState[State]] = SharedState(
+            AsyncState(rule, depth, (rule.init(),)), threading
         )
         self._last_scaled: ScaleTicket | None = None
         self._thread: int | None = None
@@ -202,9 +194,7 @@ class AsyncGradScaler:
             ClosedError: If the scaler was closed, or its background work failed.
         """
         if not self._enabled:
-            return Ticket(0, 0, HostVersion(State(1.0)), 0)
-        if not self._shared.value.versions:
-            self._shared.change(AsyncState.start, self._make_versions(self._device))
+            return Ticket(0, 0, State(1.0), 0)
         key = new_key()
         try:
             state = self._shared.wait(lambda state: state.begin(key), timeout)
@@ -215,18 +205,11 @@ class AsyncGradScaler:
             self._shared.change(AsyncState.withdraw, key)
             raise
 
-    def _make_versions(self, device: torch.device) -> tuple[Version, ...]:
-        if "cpu" in (device.type, self._device.type):
-            return tuple(map(HostVersion, self._initial))
-        # Tensors that are made in inference mode could not be used for training afterwards.
-        with torch.inference_mode(False):  # noqa: FBT003
-            return tuple(DeviceVersion.of(state, device) for state in self._initial)
-
     def _ticket(self, method: str, ticket: ScaleTicket | None) -> ScaleTicket:
         """Return the ticket of a call; without one, the implied ticket, begun if there is none."""
         state = self._shared.value
         state.check_open()
-        if not state.versions:
+        if not state.is_started and method != "scale":
             raise refusals.before_scale(method).error()
         if ticket is not None:
             return state.iteration(ticket, method).ticket
@@ -273,13 +256,11 @@ class AsyncGradScaler:
         return type(outputs)(scaled) if isinstance(outputs, (list, tuple)) else scaled
 
     def _scale_tensor(self, outputs: Tensor, ticket: ScaleTicket | None) -> Tensor:
-        if ticket is None and not self._shared.value.versions:
-            self._shared.change(AsyncState.start, self._make_versions(outputs.device))
         ticket = self._last_scaled = self._ticket("scale", ticket)
         state = self._shared.value
         if any(record.is_broken for record in state.iteration(ticket, "scale").records):
             self._shared.change(AsyncState.forget_broken, ticket)
-        scaled = ticket.value.multiply(outputs)
+        scaled = outputs * _scale_on(ticket, outputs.device)
         if state.depth:
             tag_gradients_of(outputs, scaled, ticket.key)
         return scaled
@@ -297,7 +278,7 @@ class AsyncGradScaler:
         ticket = ticket or self._last_scaled
         if ticket is None or not self._enabled:
             return loss.detach()
-        return loss.detach() / ticket.value.scale_on(loss.device)
+        return loss.detach() / _scale_on(ticket, loss.device)
 
     # ---------------------------------------------------------------------------------------- steps
 
@@ -353,7 +334,7 @@ class AsyncGradScaler:
         self, max_norm: float, ticket: ScaleTicket, record: StepRecord, call: Call
     ) -> Tensor:
         _check_ready(record)
-        optimizer, version = record.optimizer, ticket.value
+        optimizer = record.optimizer
         groups = self._gradients(ticket, optimizer)
         if undivided(optimizer, ticket.key) is not None:
             raise RuntimeError(
@@ -364,10 +345,10 @@ class AsyncGradScaler:
         call.is_writing = True
         clipped = unscale_and_clip_(
             groups,
-            version.scale_on(home),
+            _scale_on(ticket, home),
             max_norm,
             folds=False,
-            may_be_below_one=version.may_be_below_one,
+            may_be_below_one=ticket.value.scale < 1.0,
         )
         flags = _flags(clipped.found_inf)
         self._shared.change(AsyncState.complete, ticket, call, Stage.UNSCALED, flags)
@@ -427,8 +408,8 @@ class AsyncGradScaler:
         if not flags:  # torch leaves the optimizer in this stage too
             complete(Stage.UNSCALED, flags)
             raise refusals.NOTHING_CHECKED.error()
-        result = None
-        if not any(flags):
+        result, skips = None, any(flags)
+        if not skips:
             if getattr(optimizer, "_step_supports_amp_scaling", False):
                 collect.lay_out_for_kernel(optimizer)
             call.is_writing = True
@@ -437,7 +418,7 @@ class AsyncGradScaler:
             except Exception:
                 complete(Stage.UNSCALED, flags)
                 raise
-        complete(Stage.STEPPED, flags)
+        complete(Stage.STEPPED, (skips,))
         return result
 
     def _work_on(
@@ -459,7 +440,7 @@ class AsyncGradScaler:
             if record.stage is Stage.READY:
                 for observer in state.observers:
                     observer.gradients(
-                        ticket, optimizer, ticket.value.scale_on(self._device)
+                        ticket, optimizer, _scale_on(ticket, self._device)
                     )
             return work(ticket, record, call)
         finally:
@@ -480,14 +461,11 @@ class AsyncGradScaler:
         return groups
 
     def _check_loss_scale(self, ticket: ScaleTicket) -> None:
-        """Raise for gradients of a loss from before an update that changed the scale.
-
-        It reads two scales, but only if no loss was scaled in the iteration.
-        """
+        """Raise for gradients of a loss from before an update that changed the scale."""
         last = self._last_scaled
         if last is None or last is ticket:
             return
-        loss_scale, scale = last.value.read().scale, ticket.value.read().scale
+        loss_scale, scale = last.value.scale, ticket.value.scale
         if loss_scale != scale:
             raise loss_scale_error(loss_scale, scale)
 
@@ -495,7 +473,7 @@ class AsyncGradScaler:
         self, ticket: ScaleTicket, optimizer: Optimizer, call: Call
     ) -> tuple[Any, ...]:
         """Divide an optimizer's gradients that no other call has divided."""
-        version, found_inf = ticket.value, unscale.FoundInf()
+        scale, found_inf = ticket.value.scale, unscale.FoundInf()
         groups = self._gradients(ticket, optimizer)
         rest = undivided(optimizer, ticket.key)
         divided_here = groups
@@ -505,9 +483,9 @@ class AsyncGradScaler:
         call.is_writing = True
         unscale.multiply_and_check_(
             divided_here,
-            version.inverse_on,
+            lambda device: _number_on(1.0 / scale, device),
             found_inf,
-            below_one=version.may_be_below_one,
+            below_one=scale < 1.0,
         )
         if rest is not None:
             unscale.check(groups, found_inf)
@@ -577,7 +555,7 @@ class AsyncGradScaler:
             None if new_scale is None else _scale_within_bounds(new_scale, state.rule)
         )
         has_steps = any(iteration.records for iteration in state.iterations)
-        if value is None and runs_steps and state.versions and not has_steps:
+        if value is None and runs_steps and state.is_started and not has_steps:
             raise refusals.NOTHING_CHECKED_AT_ALL.error()  # before it begins an iteration
         ticket = self._ticket("update", ticket)
         for observer in state.observers:
@@ -624,9 +602,9 @@ class AsyncGradScaler:
                 ended = state.ending(ticket, token)
                 flags = [flag for record in ended.records for flag in record.flags]
                 if value is not None:
-                    made: Version = state.newest.override(state.rule, value)
+                    made = machine.override(state.rule, state.newest, value)
                 elif flags:
-                    made = state.newest.next(state.rule, flags)
+                    made = machine.update(state.rule, state.newest, any(flags))
                 else:
                     raise refusals.NOTHING_CHECKED_AT_ALL.error()
                 state = self._shared.change(
@@ -642,7 +620,7 @@ class AsyncGradScaler:
     ) -> None:
         for observer in self._shared.value.observers:
             steps = [
-                (record.optimizer, [flag.on(self._device) for flag in record.flags])
+                (record.optimizer, [torch.tensor(any(record.flags)).float()])
                 for record in records
             ]
             observer.closed(ticket, steps)
@@ -704,14 +682,12 @@ class AsyncGradScaler:
         if up_to_date:
             self._settle()
         state = self._shared.value
-        if not state.versions:
-            return self._initial[-1 if up_to_date else 0].scale
         if up_to_date or state.uses_tickets or state.closed is not None:
-            return state.newest.read().scale
+            return state.newest.scale
         ticket = state.implied_ticket(runs_steps=self._runs_steps())
         if ticket is not None:
-            return ticket.value.read().scale
-        return self._shared.wait(_check_next_value).next_value().read().scale
+            return ticket.value.scale
+        return self._shared.wait(_check_next_value).next_value().scale
 
     def get_growth_factor(self, up_to_date: bool = False) -> float:
         """Return the growth factor.
@@ -804,14 +780,13 @@ class AsyncGradScaler:
         if not self._enabled:
             return {}
         self._settle()
-        state, states = self._shared.value, self._initial
+        state = self._shared.value
         if state.depth and state.iterations and state.closed is None:
             raise RuntimeError(
                 f"state_dict() before the update() of ticket {state.applied}: expected no "
                 "iteration in flight; save after update()"
             )
-        if state.versions:
-            states = tuple(version.read() for version in state.saved_versions())
+        states = state.saved_versions()
         saved: dict[str, Any] = {"scale": states[0].scale}
         for name in CONSTANTS:
             saved[name] = getattr(state.rule, name)
@@ -846,19 +821,10 @@ class AsyncGradScaler:
         scales = [state_dict["scale"], *state_dict.get("pending", ())][
             -(state.depth + 1) :
         ]
-        initial = tuple(
+        versions = tuple(
             State(_scale_within_bounds(scale, rule), tracker) for scale in scales
         )
-        self._initial, self._last_scaled = initial, None
-        versions: tuple[Version, ...] = ()
-        if state.versions:
-            newest = state.newest
-            home = (
-                newest.scale.device
-                if isinstance(newest, DeviceVersion)
-                else torch.device("cpu")
-            )
-            versions = self._make_versions(home)
+        self._last_scaled = None
         self._shared.change(AsyncState.load, rule, versions)
 
     def __reduce__(self) -> NoReturn:
@@ -913,6 +879,15 @@ def _make_rule(
     return rule
 
 
+def _scale_on(ticket: ScaleTicket, device: torch.device) -> Tensor:
+    """Return a ticket's scale as torch multiplies by it: a float32 tensor, shape ()."""
+    return _number_on(ticket.value.scale, device)
+
+
+def _number_on(number: float, device: torch.device) -> Tensor:
+    return torch.full((), number, dtype=torch.float32, device=device)
+
+
 def _scale_within_bounds(scale: Any, rule: Rule, name: str = "new_scale") -> float:
     high = LARGEST if rule.max_scale is None else rule.max_scale
     return check_scale(name, scale, rule.min_scale or 0.0, high)
@@ -953,7 +928,7 @@ def _check_ready(record: StepRecord) -> None:
         raise refusals.UNSCALED_LATE.error()
 
 
-def _check_next_value(state: AsyncState[Version]) -> AsyncState[Version]:
+def _check_next_value(state: AsyncState[State]) -> AsyncState[State]:
     """Return the state if the scale of the next ticket exists, else raise WouldBlockError."""
     state.check_open()
     state.next_value()
@@ -961,8 +936,8 @@ def _check_next_value(state: AsyncState[Version]) -> AsyncState[Version]:
 
 
 def _with_constant(
-    state: AsyncState[Version], name: str, value: float
-) -> AsyncState[Version]:
+    state: AsyncState[State], name: str, value: float
+) -> AsyncState[State]:
     return state.replace(rule=state.rule.replace(**{name: value}))
 
 

@@ -68,9 +68,8 @@ class StepRecord:
 
     optimizer: Any
     stage: Stage = Stage.READY
-    flags: tuple[
-        Any, ...
-    ] = ()  # whether gradients were not finite: one flag per device
+    # Whether gradients were not finite: one flag per device, and a bool once `step` has read them.
+    flags: tuple[Any, ...] = ()
     call: Call | None = (
         None  # the call that holds the optimizer, or that ended without `complete`
     )
@@ -130,12 +129,12 @@ class AsyncState(Generic[V]):
     Attributes:
         rule: Constants of the scaler.
         depth: Number of updates by which the scale may lag.
-        versions: The newest versions, as far back as a ticket or a checkpoint may need; empty
-            before the first scale.
+        versions: The newest versions, as far back as a ticket or a checkpoint may need.
         applied: Number of updates applied; also the index of the oldest iteration in flight.
         iterations: Iterations in flight, oldest first.
         requests: One token per update on its way; these updates belong to the oldest iterations.
         floor: Later tickets use no older version.
+        is_started: Whether an iteration has begun; torch's scaler has no scale before.
         uses_tickets: Whether the loop passes tickets.
         last_steps: Records of the last iteration that was updated.
         observers: What is notified of gradients and updates.
@@ -144,11 +143,12 @@ class AsyncState(Generic[V]):
 
     rule: Any
     depth: int
-    versions: tuple[V, ...] = ()
+    versions: tuple[V, ...]
     applied: int = 0
     iterations: tuple[Iteration[V], ...] = ()
     requests: tuple[object, ...] = ()
     floor: int = 0
+    is_started: bool = False
     uses_tickets: bool = False
     last_steps: tuple[StepRecord, ...] = ()
     observers: tuple[Any, ...] = ()
@@ -243,13 +243,6 @@ class AsyncState(Generic[V]):
         vars(made).update(changes)
         return made
 
-    def start(self, versions: tuple[V, ...]) -> "AsyncState[V]":
-        """Set the first versions, unless another thread has set them."""
-        self.check_open()
-        if self.versions:
-            return self
-        return self.replace(versions=versions, applied=len(versions) - 1)
-
     def begin(self, key: int, *, uses_tickets: bool = True) -> "AsyncState[V]":
         """Begin the next iteration; WouldBlockError if its version does not exist yet."""
         self.check_open()
@@ -257,6 +250,7 @@ class AsyncState(Generic[V]):
         begun: Iteration[V] = Iteration(Ticket(self.begun, number, value, key))
         return self.replace(
             iterations=(*self.iterations, begun),
+            is_started=True,
             uses_tickets=self.uses_tickets or uses_tickets,
         )
 
@@ -384,8 +378,14 @@ class AsyncState(Generic[V]):
     def load(self, rule: Any, versions: tuple[V, ...]) -> "AsyncState[V]":
         """Start again from the versions of a checkpoint. Iterations in flight are void."""
         self.check_open()
-        applied = max(0, len(versions) - 1)
-        return AsyncState(rule, self.depth, versions, applied, observers=self.observers)
+        return AsyncState(
+            rule,
+            self.depth,
+            versions,
+            applied=len(versions) - 1,
+            is_started=self.is_started,
+            observers=self.observers,
+        )
 
     def add_observer(self, observer: object) -> "AsyncState[V]":
         """Notify another observer from now on."""

@@ -13,8 +13,8 @@ import torch
 
 from ampsim.core.pipeline import WouldBlockError
 from ampsim.torch.async_state import ClosedError, ForkedError
-from ampsim.torch.scale_versions import record_event, wait_for
 from ampsim.torch.shared_state import SharedState
+from ampsim.torch.streams import record_event, wait_for
 
 OnError = Callable[[BaseException], object]
 

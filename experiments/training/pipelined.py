@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ampsim.torch import OptimizerThread
-from ampsim.torch.scale_versions import record_event, wait_for
+from ampsim.torch.streams import record_event, wait_for
 
 
 @dataclass(frozen=True)

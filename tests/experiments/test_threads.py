@@ -30,9 +30,7 @@ class Planted(two_threads.Tickets):
         self, optimizer: torch.optim.Optimizer, iteration: two_threads.Iteration
     ) -> None:
         super().unscale(optimizer, iteration)
-        divisor = {5: 2.0, 9: iteration["ticket"].value.read().scale}.get(
-            self.passes, 1.0
-        )
+        divisor = {5: 2.0, 9: iteration["ticket"].value.scale}.get(self.passes, 1.0)
         self.passes += 1
         for p in optimizer.param_groups[0]["params"]:
             p.grad.div_(divisor)

@@ -139,7 +139,7 @@ class Soak:
             if len(live) > depth:
                 update()
             live.append(scaler.begin_iteration(timeout=20))
-            scale = live[-1].value.read().scale
+            scale = live[-1].value.scale
             check(scale, scales[max(0, i - depth)], f"scale of iteration {i}")
             for stepper, overflows in zip(steppers, plan[i], strict=True):
                 grad = self.gradient(i, scale, overflows)

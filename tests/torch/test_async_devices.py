@@ -3,10 +3,9 @@
 import pytest
 import torch
 
-from ampsim.torch import optimizer_thread, scale_versions
+from ampsim.torch import optimizer_thread, streams
 from ampsim.torch.async_scaler import AsyncGradScaler
 from ampsim.torch.optimizer_thread import OptimizerThread
-from ampsim.torch.scale_versions import DeviceVersion
 from tests.torch import simulated_accelerator as simulated_device
 from tests.torch.helpers import INF
 
@@ -75,29 +74,18 @@ def finds(seeds=10):
 
 
 SEEDED_BUGS = {
-    "a version's event is not waited for": ("use", lambda tensor, ready: tensor),
     "no event is recorded": ("record_event", lambda device: None),
     "no stream waits": ("wait_for", lambda event, device: None),
 }
-
-
-def next_in_place(self, rule, flags, inner=DeviceVersion.next):
-    """Do what torch's own scaler does: write a scale that queued work will read."""
-    made = inner(self, rule, flags)
-    self.scale.data.copy_(made.scale)
-    return DeviceVersion(self.scale, made.growth_tracker, made.ready)
 
 
 @pytest.mark.own_process
 def test_seeded_ordering_bugs_are_found():
     for name, wrong in SEEDED_BUGS.values():
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(scale_versions, name, wrong)
+            patch.setattr(streams, name, wrong)
             patch.setattr(optimizer_thread, name, wrong, raising=False)
             assert finds() == 10, name
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(DeviceVersion, "next", next_in_place)
-        assert finds() == 10
     with pytest.MonkeyPatch.context() as patch:
         tensor = simulated_device.SimulatedTensor
         patch.setattr(tensor, "record_stream", lambda self, stream: None)

@@ -63,7 +63,7 @@ def test_exact_unscale(depth):
         )
         param, optimizer = an_optimizer(*[0.0] * 257)
         scaler.scale((param * weights).sum(), ticket=ticket).backward()
-        scales.add(ticket.value.read().scale)
+        scales.add(ticket.value.scale)
         waiting.append((ticket, param, optimizer, weights))
         if len(waiting) > depth:
             ticket, param, optimizer, weights = waiting.pop(0)
@@ -495,7 +495,7 @@ def resume_run(depth, saves):
             ticket = scaler.begin_iteration()
             loss = scaler.scale((param * param).sum() * 0.25, ticket=ticket)
             (grad,) = torch.autograd.grad(loss, param)
-            overflows = ticket.value.read().scale > 1e4 or i == 3
+            overflows = ticket.value.scale > 1e4 or i == 3
             waiting.append((ticket, grad * INF if overflows else grad))
             while len(waiting) > depth or (waiting and i == 4):
                 ticket, param.grad = waiting.pop(0)

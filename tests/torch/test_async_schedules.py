@@ -219,7 +219,7 @@ def race(c, *calls):
 
 
 def test_schedules_of_two_first_scales():
-    # The first version is made once, and one iteration is begun.
+    # One iteration is begun.
     def program(c):
         instrument(c)
         scaler, seen = make(1), []

@@ -19,7 +19,7 @@ from ampsim.torch.async_state import (
 
 def started(depth, version=0):
     """Return a state whose versions are numbers: version j is the integer j."""
-    return AsyncState(None, depth).start((version,))
+    return AsyncState(None, depth, (version,))
 
 
 def tickets(state):
@@ -39,7 +39,7 @@ UPDATES = st.tuples(
 def test_events_match_pure_pipeline(depth, interval, events):
     rule = Rule(1024.0, growth_interval=interval)
     model = pipeline.start(rule, depth)
-    state = AsyncState(rule, depth).start((machine.init(rule),))
+    state = AsyncState(rule, depth, (machine.init(rule),))
     begun = []
     for key, event in enumerate(events):
         if event == "begin" and model.next_version > model.applied:
@@ -192,10 +192,6 @@ def test_withdrawn_ticket_begins_again_equally():
     state = started(1).begin(1).begin(2)
     state = state.apply(state.iterations[0], None, 1).withdraw(2).begin(3)
     assert [ticket.value for ticket in tickets(state)] == [0]
-
-
-def test_first_start_counts():
-    assert started(1, version=0).start((7,)).versions == (0,)
 
 
 def test_one_call_holds_an_optimizer():
