@@ -161,7 +161,7 @@ def test_advice_keeps_scale_despite_bad_steps(tmp_path: Path) -> None:
     np.save(tmp_path / "run.npy", thresholds)
     code, text = run("advise", str(tmp_path / "run.npy"))
     assert code == 0, text
-    assert "Settings for as many steps; --steps N" in text
+    assert "Settings for 20,000 steps" in text
     advised, default = (
         float(line.split()[-1])
         for line in text.splitlines()
@@ -178,6 +178,47 @@ def test_advise_rejects_other_files(content: bytes, tmp_path: Path) -> None:
     assert "not an array of overflow thresholds" in text
     assert "numpy.save" in text
     assert "docs/how-to/settings.md" in text
+
+
+def advised(*arguments: str) -> list[str]:
+    code, text = run("advise", *arguments)
+    assert code == 0, text
+    [row] = [line for line in text.splitlines() if line.startswith("advised ")]
+    return row.split()[1:]
+
+
+def test_advise_takes_logs_and_steps(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    lines = [f"step {step}: loss 1.0, loss_scale 4096" for step in range(20_000)]
+    log.write_text("\n".join(lines))
+    assert advised(str(log)) == ["4096.0", "200", "None", "1"]
+    assert advised(str(log), "--steps", "100000")[1] == "1000"
+    assert advised("--steps", "100000", "--bad-rate", "0.001")[1] == "346"
+
+
+def test_advise_names_what_it_needs(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text("loss: 2.0 loss_scale: 4096\n" * 20)
+    for arguments in ([], ["--epochs", "3"], [str(tmp_path / "train.log")]):
+        code, text = run("advise", *arguments)
+        assert code == 2
+        assert "--steps N (epochs x batches per epoch" in text
+
+
+@pytest.mark.parametrize(
+    ("command", "file", "reader"),
+    [
+        ("lint", "run.jsonl", "ampsim explain"),
+        ("check", "train.py", "ampsim lint"),
+        ("check-loop", "train.log", "ampsim report"),
+        ("explain", "train.py", "ampsim check-loop"),
+        ("report", "run.npy", "ampsim advise"),
+        ("advise", "train.py", "ampsim lint"),
+    ],
+)
+def test_files_of_other_commands(command: str, file: str, reader: str) -> None:
+    code, text = run(command, file)
+    assert code == 2
+    assert f"{reader} {file}" in text
 
 
 # ------------------------------------------------------------------------------------------- check

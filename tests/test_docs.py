@@ -172,7 +172,8 @@ def test_each_known_error_has_a_page() -> None:
     }
     for row in error_texts():
         [title] = [title for title in titles if error_in(title) is row]
-        assert f"[{title}]({titles[title].name})" in index
+        assert titles[title].name == f"{row['id']}.md"
+        assert f"[{title}]({row['id']}.md)" in index
         assert error_id_in(title) == row["id"]
     assert len(pages) == len(error_texts())
 

@@ -1,8 +1,5 @@
 """The ``ampsim`` command.
 
-Exit status of each command: 0 no findings, 1 findings, 2 a usage error, or a file that cannot be
-read or written, 3 no result.
-
 ``ampsim`` imports only the module of the command that it runs.
 """
 
@@ -15,6 +12,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from ampsim import __version__
+from ampsim.cli.options import STATUS
 from ampsim.cli.terminal import out
 
 # name -> module:function, or Typer program; in the order of the help
@@ -51,7 +49,7 @@ def build(words: Iterable[str] = ()) -> typer.Typer:
         if isinstance(target, typer.Typer):
             app.add_typer(target, name=command)
         else:
-            app.command(command)(target)
+            app.command(command, epilog=STATUS)(target)
     return app
 
 

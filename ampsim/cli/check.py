@@ -14,6 +14,7 @@ from rich.progress import track
 from rich.text import Text
 
 from ampsim.cli import options
+from ampsim.cli.files import expect_kind
 from ampsim.cli.options import ReportFormat, declared_traits
 from ampsim.cli.terminal import (
     bold_table,
@@ -75,8 +76,6 @@ def check_scalers(
     A check that hangs or ends its process fails; a second hang stops the run. A check may take 60
     seconds of CPU time, or one second per example if that is longer.
 
-    Exit status: 0 each check ends as expected, 1 one does not, 2 a usage error, 3 a check cannot run.
-
     Example: ampsim check torch.amp:GradScaler --check scale_is_never_subnormal
     """
 
@@ -92,6 +91,8 @@ def check_scalers(
         generated = choose(examples, seed)
         limit = longest(generated.number) if time_limit is None else time_limit
         checks = chosen(level, expected, check)
+        for name in targets:
+            expect_kind(Path(name), "module:attribute")
         if propose:
             proposed, known = _propose(targets, checks, generated, declared)
             declared, expected = proposed, {**known, **expected}
@@ -174,8 +175,6 @@ def check_ranks(
     """Run the checks on a scaler that synchronizes ranks.
 
     The ranks of a process group must agree on skips, scale, and steps.
-
-    Exit status: 0 each check ends as expected, 1 one does not, 2 a usage error, 3 a check cannot run.
 
     Example: ampsim check-ranks my_scaler:make --ranks 2
     """

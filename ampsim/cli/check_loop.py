@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ampsim.cli import options
 from ampsim.cli.check import Expected, report_checks, report_form, run_checks
+from ampsim.cli.files import SOURCE, expect_kind
 from ampsim.core.extras import needing
 
 if TYPE_CHECKING:
@@ -56,12 +58,11 @@ def check_loops(
     temporary folder. A script may take ten minutes, and a check of a loop ten minutes of CPU time. A
     script without an enabled scaler or a step is a usage error.
 
-    Exit status: 0 each check ends as expected, 1 one does not, 2 a usage error, 3 a check cannot run.
-
     Example: ampsim check-loop --on-cpu train.py -- --fp16 --batch-size 4
     """
 
     def judge(expected: Expected) -> "Report":
+        expect_kind(Path(targets[0]), SOURCE, "module:make")
         if targets[0].endswith(SCRIPT):
             from ampsim.testing.script_checks.report import ScriptReport
             from ampsim.testing.script_checks.run import TIME_LIMIT, judge_script

@@ -52,8 +52,6 @@ def emit_test(
     The file reproduces the failure without ampsim, so you can attach it to an issue. ampsim runs the
     file once, in an environment without ampsim, and writes it only if the test fails there.
 
-    Exit status: 0 the file is written, 2 the check passes or has no standalone test, or a usage error.
-
     Example: ampsim emit-test scale_is_never_subnormal torch.amp:GradScaler -o test_it.py
     """
     find_local_modules()

@@ -59,8 +59,6 @@ def explain_log(
 
     Prints what is wrong, the likely cause, and fixes.
 
-    Exit status: 0 no problem found, 1 problem, 2 LOG cannot be read, 3 LOG has too little to tell.
-
     Example: ampsim explain train.log --html page.html
     """
     if log is None:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from ampsim.cli.files import SOURCE, expect_kind
 from ampsim.cli.terminal import err, fail, usage_errors
 from ampsim.lint import RULES
 from ampsim.lint.output import FORMATS, explained
@@ -82,12 +83,13 @@ def lint_files(
 ) -> None:
     """Find loss-scaling problems in training loops.
 
-    Reads the source and runs nothing. A file without a training loop is not checked.
-
-    Exit status: 0 no error or warning, 1 errors or warnings, 2 a usage error, or an unreadable file.
+    Reads the source and runs nothing. A file without a training loop is not checked. A note does not
+    change the exit status.
 
     Example: ampsim lint train.py; ampsim lint --explain AMP101
     """
+    for path in paths:
+        expect_kind(path, SOURCE)
     first = paths[0]
     with usage_errors():
         codes = selected(

@@ -12,6 +12,10 @@ from ampsim.cli.terminal import settings
 from ampsim.core.machine import Rule
 from ampsim.core.validation import nearest
 
+STATUS = """\
+Exit status: 0 nothing found, 1 findings, 2 could not be checked (usage, or a file), 3 no result (a
+log with too little to tell, or a check that cannot run).
+"""
 MOST = 1_000_000  # examples, and seconds: system calls count milliseconds in 32 bits
 
 

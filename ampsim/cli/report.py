@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.progress import Progress
 
+from ampsim.cli.files import LOG, expect_kind
 from ampsim.cli.options import Force
 from ampsim.cli.terminal import err, fail, out, usage_errors
 from ampsim.core.files import check_own, replacing
@@ -107,6 +108,7 @@ def explain_file(log: Path) -> "Explanation":
     from ampsim.runs.explain_log import explain
     from ampsim.runs.read.read import read_log
 
+    expect_kind(log, LOG)
     if str(log) == "-":
         with tempfile.NamedTemporaryFile(suffix=" (standard input)") as file:
             shutil.copyfileobj(sys.stdin.buffer, file)

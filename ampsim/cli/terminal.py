@@ -14,6 +14,7 @@ from rich.table import Table
 
 from ampsim.core.extras import BROUGHT_BY, line_to_type
 from ampsim.core.output import printable
+from ampsim.runs.read.error_texts import error_id_in
 
 ABSENT = re.compile(  # the message of an import, and a suffix from the loader of user modules
     r"(.*[Nn]o module (?:named )?'(\w+)[^']*')(?:; pip install [^;,]+)?"
@@ -50,10 +51,15 @@ def print_table(table: Table) -> None:
 
 
 def fail(message: str, status: int = 2) -> NoReturn:
-    """Print an error and exit; for a missing extra, add the `pip install` command."""
+    """Print an error and exit.
+
+    For a missing extra, add the `pip install` command; for a known error, its page.
+    """
     if (absent := ABSENT.fullmatch(message)) and absent[2] in BROUGHT_BY:
         message = f"{absent[1]}; {line_to_type(absent[2])}"
     err.print(f"ampsim: {message}")
+    if error := error_id_in(message):
+        err.print(f"The cause and the fix of this error: docs/errors/{error}.md")
     raise typer.Exit(status)
 
 

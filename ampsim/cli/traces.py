@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from ampsim import __version__
-from ampsim.cli.options import Force
+from ampsim.cli.options import STATUS, Force
 from ampsim.cli.terminal import (
     fail,
     out,
@@ -37,7 +37,7 @@ LONGEST = 1 << 26  # bytes of output that are read
 TAIL = 4096  # bytes of standard error that an error shows
 
 
-@app.command("export")
+@app.command("export", epilog=STATUS)
 def export_vectors(
     file: Annotated[
         Path,
@@ -74,7 +74,7 @@ class Verdict:
     message: str = ""
 
 
-@app.command("verify")
+@app.command("verify", epilog=STATUS)
 def verify_program(
     command: Annotated[
         list[str],
@@ -105,8 +105,6 @@ def verify_program(
 
     CMD reads lines with settings and overflow flags from standard input, and writes a line with
     scales for each. `ampsim traces export` writes a page that describes the lines.
-
-    Exit status: 0 each vector passed, 1 one failed, 2 a usage error.
 
     Example: ampsim traces verify -- node scaler.js
     """

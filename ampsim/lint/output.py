@@ -88,10 +88,10 @@ train.py:{finding.line}:{finding.column}: {rule.code} {rule.severity}: {finding.
 
 ## See also
 
-- [Ignore or select rules](README.md#configuration)
+- To ignore or select rules: [docs/lint/README.md](README.md#configuration)
 """
 CHECK = """\
-- [`check_loop`](../how-to/loop.md) runs a loop. This loop fails the check `{rule.check}`.
+- `ampsim check-loop` runs a script: [docs/how-to/script.md](../how-to/script.md). This loop fails `{rule.check}`.
 """
 REPORT = "- A public report: <{rule.thread}>\n"
 

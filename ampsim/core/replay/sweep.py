@@ -76,7 +76,7 @@ def load_trace(path: Path) -> npt.NDArray[np.floating]:
         raise ValueError(
             f"{path}: not an array of overflow thresholds, one per step; "
             "numpy.save one of ampsim.probe.overflow_thresholds, or 65504 / max(abs(gradient)), as in "
-            "docs/how-to/settings.md; a record of ampsim.runs.watch has only norms of gradients"
+            "docs/how-to/settings.md"
         ) from error
     return trace
 
