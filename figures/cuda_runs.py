@@ -3,8 +3,8 @@
 It follows a log that shows its steps and names a scaler with a preset. The log is reproduced if the
 state machine can reach every scale that it prints; the data sheet `experiments/inputs/cuda_runs.md`
 explains those that differ. a, gray: the printed scales of a run against the step; blue: the state
-machine. b: the skipped steps of each log that prints every overflow, and how many theorems T1 and
-T10 allow. c: the scale at which runs settle against the number of GPUs. A marker is a
+machine. b: the skipped steps of each log that prints every overflow, and how many the skip bound
+(theorems T1 and T10) allows. c: the scale at which runs settle against the number of GPUs. A marker is a
 configuration, and a line joins those that differ in the number of GPUs alone.
 """
 
@@ -75,7 +75,7 @@ def draw_trajectories(figure: SubFigure, run: Result) -> None:
             f"{title}\n{name_of(row)}", fontsize=7, fontweight="normal", pad=3
         )
     figure.supxlabel("step", fontsize=7.5)
-    figure.supylabel("loss scale", fontsize=7.5)
+    figure.supylabel("log2 of the loss scale", fontsize=7.5)
     figure.suptitle("a  Public runs", x=0.01, ha="left", fontsize=8, fontweight="bold")
 
 
@@ -101,7 +101,7 @@ def draw_trajectory(axes: Axes, row: Mapping[str, Any], points: Sequence[Any]) -
     if "breaks" in row:
         axes.plot(steps, bits, color=_style.BLUE, linewidth=0.8, drawstyle="steps-post")
     low, high = floor(min(bits)), ceil(max(bits))
-    _style.power_ticks(axes.yaxis, [low, high])
+    axes.set_yticks([low, high])
     axes.set(xlim=(0, steps[-1]), ylim=(low - 1, high + 1))
     unit = " rows" if list(steps) == [*range(len(steps))] else ""
     end = _style.thousands(float(f"{steps[-1]:.2g}")) + unit
@@ -118,7 +118,7 @@ def draw_bound(axes: Axes, run: Result) -> None:
         ("differs", "x", _style.VERMILION, [row for row in rows if row["breaks"]]),
     )
     ends = (0.8, 1.3 * max(row["most"] for row in rows))
-    axes.plot(ends, ends, color=_style.GREY, linewidth=0.8, label="bound")
+    axes.plot(ends, ends, color=_style.GREY, linewidth=0.8, label="skip bound")
     for label, marker, color, shown in kinds:
         allowed, skipped = ([row[name] for row in shown] for name in ("most", "skips"))
         style: Any = {"marker": marker, "color": color, "markersize": 3, "alpha": 0.6}
@@ -126,7 +126,7 @@ def draw_bound(axes: Axes, run: Result) -> None:
     axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
     for axis in (axes.xaxis, axes.yaxis):
         _style.number_ticks(axis, [1, 10, 100])
-    axes.set(xlabel="skips that T1 and T10 allow", ylabel="skipped steps")
+    axes.set(xlabel="skips that the bound allows", ylabel="skipped steps")
     axes.legend(loc="upper left", handlelength=1.2, borderaxespad=0.2)
 
 
@@ -153,7 +153,12 @@ def draw_ranks(axes: Axes, run: Result) -> None:
         axes.plot([], [], marker=marker, color=color, markersize=3.5, label=name)
     axes.set_xscale("log", base=2)
     _style.number_ticks(axes.xaxis, [8, 32, 128, 512])
-    _style.power_ticks(axes.yaxis, range(2, 11))
-    axes.set(xlabel="GPUs", ylabel="loss scale", xlim=(6.5, 1200), ylim=(0.3, 10.9))
+    axes.set_yticks(range(2, 11))
+    axes.set(
+        xlabel="GPUs",
+        ylabel="log2 of the loss scale",
+        xlim=(6.5, 1200),
+        ylim=(0.3, 10.9),
+    )
     axes.grid(color="#E6E6E6", linewidth=0.6)
     axes.legend(loc="lower left", handlelength=1.2)

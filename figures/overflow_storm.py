@@ -6,7 +6,7 @@ falls. c: the loss at the end. With a minimum scale or a shorter growth interval
 batches do little harm.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from itertools import cycle
 
 import numpy as np
@@ -28,7 +28,7 @@ DASHED = (0, (4, 2))
 
 def plot(run: Result) -> Figure:
     figure = _style.new_figure(_style.TWO_COLUMNS, 2.2)
-    a, b, c = figure.subplots(1, 3, width_ratios=(1.3, 1, 1))
+    a, b, c = figure.subplots(1, 3, width_ratios=(1.2, 0.9, 1.2))
     draw_scales(a, run)
     draw_drift(b, run)
     draw_final(c, run)
@@ -46,17 +46,16 @@ def storms(run: Result) -> dict[float, tuple[ArmRecords, str]]:
     }
 
 
-def cures(run: Result) -> list[tuple[ArmRecords, str, str, float, str]]:
-    """Return the arms with a mitigation: each with a color, marker, position, and name."""
+def mitigations(run: Result) -> list[tuple[ArmRecords, str, str]]:
+    """Return the arms with a mitigation, each with a color and a name."""
     floor, short = run.config["floor_log2"], run.config["short_interval"]
-    bound = f"min_scale {_style.power_of_two(floor)}"
-    return [
-        *((arm, _style.GREEN, "s", 2.12, bound) for arm in run.where(floor_log2=floor)),
-        *(
-            (arm, _style.PURPLE, "D", 2.24, f"G = {short}")
-            for arm in run.where(growth_interval=short)
-        ),
+    bounded = [
+        (arm, _style.GREEN, f"min\n{2**floor}") for arm in run.where(floor_log2=floor)
     ]
+    frequent = [
+        (arm, _style.PURPLE, f"G\n{short}") for arm in run.where(growth_interval=short)
+    ]
+    return [*bounded, *frequent]
 
 
 def trajectory(record: Record) -> NDArray[np.float64]:
@@ -115,20 +114,25 @@ def draw_scales(axes: Axes, run: Result) -> None:
                 color=_style.BLACK,
                 linestyle=DASHED,
                 zorder=4,
-                label=f"T8 {ratio:g}",
+                label=f"theory {ratio:g}",
             )
     ends = [float(np.mean([line[-1] for line in lines[ratio]])) for ratio in found]
-    names = [rf"${ratio:g}\,\lambda_c$" for ratio in found]
+    names = [f"{ratio:g} times" for ratio in found]
     colors = [color for _, color in found.values()]
     _style.name_ends(axes, ends, 0.08 * (28 - bottom), names, colors)
-    _style.power_ticks(axes.yaxis, range(-80, 21, 20))
+    axes.set_yticks(range(-80, 21, 20))
     for height, text, color in (
         (0.03, "≥ half of the elements are zero", _style.GREY),
-        (0.12, "dashed: T8", _style.BLACK),
+        (0.12, "dashed: theory", _style.BLACK),
     ):
         place = axes.transAxes
         axes.text(0.02, height, text, transform=place, color=color, fontsize=7)
-    axes.set(xlabel="step", ylabel="loss scale", ylim=(bottom, 28), xlim=(0, steps))
+    axes.set(
+        xlabel="step",
+        ylabel="log2 of the loss scale",
+        ylim=(bottom, 28),
+        xlim=(0, steps),
+    )
     _style.label_panel(axes, "a", f"Loss scale, {_style.seeds(run)}")
 
 
@@ -144,60 +148,48 @@ def met(record: Record) -> float:
     )
 
 
-def draw_storms(
-    axes: Axes,
-    run: Result,
-    rate: Callable[[Record], float],
-    measure: Callable[[Record], float],
-) -> None:
-    """Draw a dot per seed at its rate of bad batches over the critical one."""
-    for ratio, (arm, color) in storms(run).items():
-        rows = arm.records
-        axes.plot(list(map(rate, rows)), list(map(measure, rows)), "o", color=color, markersize=3, markeredgewidth=0,
-                  label=f"{ratio:g}")  # fmt: skip
-
-
 def draw_drift(axes: Axes, run: Result) -> None:
     """Draw a dot per seed against T8; below the critical rate the threshold stops the climb."""
     rule = Rule(growth_interval=run.config["growth_interval"])
     grid = np.linspace(0.02, 2.4, 120)
     critical = theory.critical_bad_rate(rule)
     predicted = [min(0.0, theory.bad_step_drift(rule, x * critical)) for x in grid]
-    axes.plot(grid, predicted, color=_style.BLACK, linestyle=DASHED, label="T8")
-    draw_storms(axes, run, met, drift)
-    axes.text(1.75, -0.055, "T8", fontsize=7)
-    axes.set(xlabel=r"share of bad batches / $\lambda_c$", xlim=(0, 2.4))
+    axes.plot(grid, predicted, color=_style.BLACK, linestyle=DASHED, label="theory")
+    for ratio, (arm, color) in storms(run).items():
+        rates, drifts = [met(row) for row in arm], [drift(row) for row in arm]
+        draw_seeds(axes, rates, drifts, color, f"{ratio:g}")
+    axes.text(1.7, -0.05, "theory", fontsize=7)
+    axes.set(xlabel="share of bad batches / critical rate", xlim=(0, 2.4))
     axes.set(ylabel="bits per step", ylim=(-0.135, 0.02))
     _style.label_panel(axes, "b", "Drift of the scale")
 
 
+def draw_seeds(
+    axes: Axes, x: Sequence[float], y: Sequence[float], color: str, label: str
+) -> None:
+    """Draw a dot per seed."""
+    axes.plot(x, y, "o", color=color, markersize=3, markeredgewidth=0, label=label)
+
+
 def draw_final(axes: Axes, run: Result) -> None:
-    """Draw a dot per seed, with the two mitigations beside the arm without one."""
-    draw_storms(
-        axes,
-        run,
-        lambda row: float(row["settings"]["ratio"]),
-        lambda row: float(row["test_loss"]),
-    )
-    for arm, color, marker, place, _ in cures(run):
-        losses = arm.column("test_loss")
-        axes.plot(
-            [place] * len(arm),
-            losses,
-            marker,
-            color=color,
-            markersize=2.8,
-            markeredgewidth=0,
-            label=arm.name,
-        )
-    highest = max(record["test_loss"] for record in run.records)
-    top = max(1.2, 1.1 * highest)
+    """Draw the losses of each rate, and of each mitigation at the highest rate."""
+    rates = storms(run)
     named = [
-        (arm.mean("test_loss"), text, color) for arm, color, _, _, text in cures(run)
+        (arm, color, f"{ratio:g}", f"{ratio:g}")
+        for ratio, (arm, color) in rates.items()
     ]
-    if named:
-        ends, texts, colors = zip(*named, strict=True)
-        _style.name_ends(axes, ends, 0.09 * top, texts, colors)
-    axes.set(xlabel=r"rate setting $\lambda / \lambda_c$", xlim=(0, 2.4))
-    axes.set(ylabel="test loss (nats)", ylim=(0, top))
+    highest = named[-1][2]
+    named += [
+        (arm, color, f"{highest}\n{text}", arm.name)
+        for arm, color, text in mitigations(run)
+    ]
+    for x, (arm, color, _, label) in enumerate(named):
+        losses = arm.column("test_loss")
+        draw_seeds(axes, [x] * len(losses), losses, color, label)
+    axes.set_xticks(range(len(named)), [tick for _, _, tick, _ in named])
+    top = 1.1 * max(record["test_loss"] for record in run.records)
+    axes.set(
+        xlabel="rate of bad batches / critical rate", xlim=(-0.5, len(named) - 0.5)
+    )
+    axes.set(ylabel="test loss (nats)", ylim=(0, max(1.2, top)))
     _style.label_panel(axes, "c", "Final loss")

@@ -38,8 +38,8 @@ def plot(run: Result) -> Figure:
     draw_above(a, intervals, [percents_above(run, each) for each in intervals])
     draw_above(b, intervals, [levels_above(run, each) for each in intervals])
     draw_distributions(c, run)
-    a.set(ylabel="skips above T3 (%)", ylim=(-12, 12))
-    b.set(ylabel="scale above T3 (bits)", ylim=(-0.12, 0.22))
+    a.set(ylabel="skips above theory (%)", ylim=(-12, 12))
+    b.set(ylabel="scale above theory (bits)", ylim=(-0.12, 0.22))
     a.legend(loc="upper left", handlelength=1.0, ncols=2)
     _style.label_panel(a, "a", f"Skipped steps, {_style.seeds(run)}")
     _style.label_panel(b, "b", "Loss scale")
@@ -69,7 +69,7 @@ def draw_above(
     """Draw how far each seed lies above its own prediction, and the mean of the seeds with two
     standard deviations of the chance in such runs.
     """
-    axes.axhline(0, color=_style.VERMILION, linewidth=1, label="T3")
+    axes.axhline(0, color=_style.VERMILION, linewidth=1, label="theory")
     for interval, seeds in zip(intervals, above, strict=True):
         each = [more for more, _ in seeds]
         chance = 2 * hypot(*(deviation for _, deviation in seeds)) / len(seeds)
@@ -113,12 +113,11 @@ def draw_distributions(axes: Axes, run: Result) -> None:
         axes.bar(level + shift, height, width=width, color=color, label=name)
         x, form = theory.of_thresholds(counted(found[interval], "thresholds"), interval)
         x, predicted = common(x, form.levels)
-        label = None if place else "T3"
+        label = None if place else "theory"
         axes.plot(x + shift, predicted, "_", label=label, **ticks)
     axes.xaxis.set_major_locator(MultipleLocator(1))
-    axes.xaxis.set_major_formatter(lambda exponent, _: _style.power_of_two(exponent))
     axes.tick_params(axis="x", length=0)
-    axes.set(xlabel="loss scale", ylabel="share of steps", ylim=(0, 1))
+    axes.set(xlabel="log2 of the loss scale", ylabel="share of steps", ylim=(0, 1))
     axes.legend(loc="upper right", handlelength=1.0)
     _style.label_panel(axes, "c", "Distribution of the scale")
 

@@ -3,14 +3,12 @@
 from functools import partial
 
 from ampsim.core.json_lines import Record
-from figures.derived_numbers import BROKEN, adapters, ends, failed_checks
+from figures.derived_numbers import BROKEN, adapters, failed_checks
 from figures.results import Result
 from paper.values import Formula, Number
 
 conformance = partial(Number, "conformance")
 
-COUNTING = "growth_waits_for_interval"
-DELAY = "in force one update later"  # as RoundPipe's package documents
 GRADIENT = "unscale_uses_scale_of_loss"
 INTENDED = ("xfailed",)
 CHECKED = (*BROKEN, "passed", *INTENDED)
@@ -18,8 +16,8 @@ TITLES = {
     "colossalai": "ColossalAI",
     "mpx": "mpx",
     "deepspeed-fp16": "DeepSpeed's FP16 optimizer",
-    "deepspeed-unfused": "DeepSpeed's unfused one",
-    "megatron-chained": "Megatron's chained one",
+    "deepspeed-unfused": "DeepSpeed's unfused optimizer",
+    "megatron-chained": "Megatron's chained optimizer",
 }
 
 
@@ -39,56 +37,9 @@ def distinct(run: Result, column: str) -> set[str]:
     return {row[column] for row in installed(run)}
 
 
-def away(run: Result, row: Record) -> set[str]:
-    """Return the checks that a scaler fails away from the ends of float32."""
-    return failed_checks(row) - ends(run)
-
-
-def failing(run: Result) -> set[str]:
-    """Return the classes that fail a check away from the ends."""
-    return {row["class"] for row in installed(run) if away(run, row)}
-
-
 def failing_check(run: Result, check: str) -> set[str]:
     """Return the classes that fail a check."""
     return {row["class"] for row in installed(run) if check in failed_checks(row)}
-
-
-def only(run: Result, checks: set[str]) -> set[str]:
-    """Return the classes that fail, away from the ends, only checks among these."""
-    others = {row["class"] for row in installed(run) if away(run, row) - checks}
-    return failing(run) - others
-
-
-def counting(run: Result) -> set[str]:
-    """Return the classes whose only failure is to grow at another finite step."""
-    return only(run, {COUNTING})
-
-
-def late(run: Result) -> set[str]:
-    """Return the classes that fail only checks that RoundPipe fails by its delay."""
-    roundpipe = run.arm("roundpipe").the("checks")
-    checks = {
-        check for check, cell in roundpipe.items() if DELAY in (cell["reason"] or "")
-    }
-    return only(run, checks) - counting(run)
-
-
-def raising(run: Result) -> set[str]:
-    """Return the classes whose only failures are errors that they raise with a stub."""
-    sure = set()
-    for row in installed(run):
-        for check in away(run, row):
-            if not row["patched"] or not row["checks"][check]["seen"].startswith(
-                "raised "
-            ):
-                sure.add(row["class"])
-    return failing(run) - sure
-
-
-def patched(run: Result, classes: set[str]) -> int:
-    """Return how many of these classes ran with a stub."""
-    return len({row["class"] for row in installed(run) if row["patched"]} & classes)
 
 
 def promises(run: Result) -> dict[str, str]:

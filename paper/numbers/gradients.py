@@ -6,7 +6,7 @@ from statistics import fmean
 
 from ampsim.core.machine import Rule
 from ampsim.core.theory import bad_step_drift, critical_bad_rate
-from figures.derived_numbers import at_share, last_scales
+from figures.derived_numbers import at_share
 from figures.results import Result
 from paper.values import Formula, Number
 
@@ -52,7 +52,6 @@ NUMBERS: dict[str, Number | Formula] = {
         lambda run: run.arm("G=200 from 2^0").known("left_plateau"), "words"
     ),
     "rules.steps": rules(lambda run: run.config["steps"], "<=d"),
-    "storm.2.scale": storm(lambda run: max(last_scales(run.arm("storm 2"))), "2^"),
     "storm.2.min": storm(lambda run: run.arm("storm 2").min("test_loss"), ">=.3f"),
     "storm.min-scale.max": storm(
         lambda run: run.arm(MIN_SCALE).max("test_loss"), "<=.3f"

@@ -1,23 +1,15 @@
-"""Training loops and threads under the checks, and a census of public loops."""
+"""Training loops and engines under the checks."""
 
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from ampsim.core.json_lines import Record
-from figures.derived_numbers import total
 from figures.results import Result
-from paper.sources import ROOT
 from paper.values import Formula, Number
 
 loops = partial(Number, "loops")
-census = partial(Number, "census")
-threads = partial(Number, "threads")
 engines = partial(Number, "engines")
 
-MEASURED = (
-    ROOT / "docs" / "lint" / "measured.jsonl"
-)  # findings that human readers reviewed
 OUR_SCALER = ("flax, nnx", "equinox")  # loops of packages that have no scaler
 
 
@@ -82,41 +74,7 @@ def bugs(run: Result) -> list[Record]:
     return [*run.arm("bugs").first["bugs"].values()]
 
 
-def passes(run: Result, column: str, depth: int, interval: int) -> int:
-    """Return how many passes of torch's scaler a column counts, with this many steps in flight."""
-    return sum(run.arm(f"torch depth {depth} G={interval}").column(column))
-
-
-def wrong_share(run: Result, depth: int, interval: int) -> float:
-    """Return the share of these passes that were unscaled by a wrong scale."""
-    wrong, checked = (
-        passes(run, what, depth, interval) for what in ("wrong", "checked")
-    )
-    return wrong / checked
-
-
-def findings(*, unseen: bool) -> list[Record]:
-    """Return the findings in files that the rules were made with, or in unseen ones."""
-    _, *records = map(json.loads, MEASURED.read_text("utf-8").splitlines())
-    return [
-        record for record in records if record["sample"].startswith("unseen") is unseen
-    ]
-
-
-def repositories(rows: Iterable[Record]) -> int:
-    """Return the number of repositories that rows of the census name."""
-    return len({name for row in rows for name in row["repositories"]})
-
-
 NUMBERS: dict[str, Number | Formula] = {
-    "threads.torch.2.1": threads(lambda run: wrong_share(run, 1, 2), "%0"),
-    "threads.torch.2000.1.wrong": threads(
-        lambda run: passes(run, "wrong", 1, 2000), ",d"
-    ),
-    "threads.torch.2000.1.checked": threads(
-        lambda run: passes(run, "checked", 1, 2000), ",d"
-    ),
-    "threads.ours.checked": threads(lambda run: total(run, "ampsim ", "checked"), ",d"),
     "loops.bugs": loops(lambda run: len(bugs(run)), "d"),
     "loops.loops": loops(lambda run: len(with_scaler(run)), "words"),
     "loops.frameworks": loops(lambda run: len(packages(with_scaler(run))), "words"),

@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from functools import cache, partial
+from statistics import median
 
 from ampsim.core.json_lines import Record, read_objects
 from experiments.corpus import runs as corpus
@@ -13,6 +14,7 @@ from paper.sources import ROOT
 from paper.values import Formula, Number
 
 cuda = partial(Number, "cuda_runs")
+TORCH = ("arcface", "swin")  # programs with torch's GradScaler
 SIGHT = ROOT / "experiments" / "inputs" / "first_sight.jsonl"
 PROBLEM, HEALTHY, UNDECIDED = "a problem", "no problem", "undecided"
 TRUTHS, VERDICTS = (PROBLEM, HEALTHY), (PROBLEM, HEALTHY, UNDECIDED)
@@ -32,49 +34,55 @@ def total(rows: Iterable[Record], name: str) -> int:
     return sum(row[name] for row in rows)
 
 
-def rival(run: Result, interval: str) -> int:
-    """Return how many moves a rule with another interval cannot make."""
-    return sum(row["rivals"][interval] for row in followed(run))
-
-
-def rival_logs(run: Result, interval: str) -> int:
-    """Return how many logs contradict a rule with another interval."""
-    return sum(row["rivals"][interval] > 0 for row in followed(run))
-
-
-def controlled(run: Result) -> int:
-    """Return how many logs contradict an interval three times as long."""
-    return sum(row["control"] > 0 for row in followed(run))
-
-
-def differing(run: Result) -> int:
-    """Return how many logs contradict the right rule."""
-    return sum(bool(row["breaks"]) for row in followed(run))
-
-
 def both(run: Result) -> list[Record]:
     """Return the logs that agree with the rule and contradict three times its interval."""
     return [row for row in followed(run) if row["control"] > 0 and not row["breaks"]]
 
 
-def without(run: Result, reason: str) -> int:
-    """Return how many logs cannot be followed for a reason."""
-    return sum(row["verdict"] == reason for row in cuda_runs(run))
+def source_of(row: Record) -> str:
+    """Return where the growth interval of a followed log is from: "log", "file" or "default"."""
+    place = f"{row['repository']}/{row['path']}"
+    files = [known for at, known in corpus.CONFIGURED if re.search(at, place)]
+    if any("interval" in known for known in files):
+        return "file"
+    return "log" if corpus_run(row)["interval"] else "default"
 
 
-def intervals() -> Counter[str]:
-    """Return how many followed logs have the growth interval from the log, or from a file."""
-    counts: Counter[str] = Counter()
-    for run in corpus.load():
-        if run["held_out"] or corpus.unfit(run) or corpus.rule_of(run) is None:
-            continue
-        place = f"{run['repository']}/{run['path']}"
-        files = [known for at, known in corpus.CONFIGURED if re.search(at, place)]
-        if any("interval" in known for known in files):
-            counts["file"] += 1
-        elif run["interval"]:
-            counts["log"] += 1
-    return counts
+def corpus_run(row: Record) -> corpus.Run:
+    """Return the numbers of a log."""
+    return _by_place()[row["repository"], row["path"]]
+
+
+@cache
+def _by_place() -> dict[tuple[str, str], corpus.Run]:
+    return {(run["repository"], run["path"]): run for run in corpus.load()}
+
+
+def of_source(run: Result, source: str) -> int:
+    """Return how many followed logs have their growth interval from a source."""
+    return sum(source_of(row) == source for row in followed(run))
+
+
+def repositories(rows: Iterable[Record]) -> set[str]:
+    """Return the repositories of some logs."""
+    return {row["repository"] for row in rows}
+
+
+def clean_repositories(run: Result) -> set[str]:
+    """Return the repositories whose followed logs are all consistent."""
+    broken = [row for row in followed(run) if row["breaks"]]
+    return repositories(followed(run)) - repositories(broken)
+
+
+def still(run: Result) -> int:
+    """Return how many followed logs have no growth."""
+    return sum(not row["growths"] for row in followed(run))
+
+
+def torch_growths(run: Result) -> float:
+    """Return the median of the growths per log of torch's scaler."""
+    rows = [row for row in followed(run) if row["program"] in TORCH]
+    return float(median(row["growths"] for row in rows))
 
 
 def bounded(run: Result) -> list[Record]:
@@ -112,11 +120,6 @@ def over_samples(truth: str, verdict: str) -> int:
     return sum(verdicts(sample)[truth, verdict] for sample in samples())
 
 
-def decided(truth: str) -> int:
-    """Return how many logs of a truth got a verdict that decides, over all samples."""
-    return sum(over_samples(truth, verdict) for verdict in TRUTHS)
-
-
 def says_nan(truth: str, sample: int | None = None) -> int:
     """Return how many logs of a truth have the word nan or inf, in a sample or in all."""
     rows = (row for row in judged() if sample in (None, row["sample"]))
@@ -131,9 +134,7 @@ def undecided(sample: int) -> float:
 
 NUMBERS: dict[str, Number | Formula] = {
     "cuda.runs": cuda(lambda run: len(cuda_runs(run)), "d"),
-    "cuda.repositories": cuda(
-        lambda run: len({row["repository"] for row in cuda_runs(run)}), "d"
-    ),
+    "cuda.repositories": cuda(lambda run: len(repositories(cuda_runs(run))), "d"),
     "cuda.gpus": cuda(most_gpus, ",d"),
     "cuda.followed": cuda(lambda run: len(followed(run)), "d"),
     "cuda.whole": cuda(lambda run: whole(followed(run)), "d"),
@@ -142,11 +143,18 @@ NUMBERS: dict[str, Number | Formula] = {
         lambda run: sum(len(row["breaks"]) for row in followed(run)), "d"
     ),
     "cuda.growths": cuda(lambda run: total(followed(run), "growths"), ",d"),
-    "cuda.no.rule": cuda(partial(without, reason="no rule"), "d"),
-    "cuda.no.steps": cuda(partial(without, reason="no steps"), "d"),
-    "cuda.means": cuda(partial(without, reason="means"), "d"),
-    "cuda.interval.log": Formula(lambda: intervals()["log"], "d"),
-    "cuda.interval.file": Formula(lambda: intervals()["file"], "d"),
+    "cuda.control": cuda(lambda run: total(followed(run), "control"), ",d"),
+    "cuda.unfollowed": cuda(lambda run: len(cuda_runs(run)) - len(followed(run)), "d"),
+    "cuda.followed.repositories": cuda(
+        lambda run: len(repositories(followed(run))), "d"
+    ),
+    "cuda.clean.repositories": cuda(lambda run: len(clean_repositories(run)), "d"),
+    "cuda.still": cuda(still, "d"),
+    "cuda.growing": cuda(lambda run: len(followed(run)) - still(run), "d"),
+    "cuda.torch.growths": cuda(torch_growths, ".0f"),
+    "cuda.interval.log": cuda(partial(of_source, source="log"), "d"),
+    "cuda.interval.file": cuda(partial(of_source, source="file"), "d"),
+    "cuda.interval.default": cuda(partial(of_source, source="default"), "d"),
     "cuda.both": cuda(lambda run: len(both(run)), "d"),
     "cuda.next": cuda(
         lambda run: sum(
@@ -154,20 +162,20 @@ NUMBERS: dict[str, Number | Formula] = {
         ),
         "d",
     ),
-    "cuda.both.repositories": cuda(
-        lambda run: len({row["repository"] for row in both(run)}), "d"
-    ),
+    "cuda.both.repositories": cuda(lambda run: len(repositories(both(run))), "d"),
     "cuda.bound.logs": cuda(lambda run: len(bounded(run)), "d"),
-    "cuda.bound.repositories": cuda(
-        lambda run: len({row["repository"] for row in bounded(run)}), "d"
-    ),
+    "cuda.bound.repositories": cuda(lambda run: len(repositories(bounded(run))), "d"),
     "cuda.bound.within": cuda(
         lambda run: sum(row["skips"] <= row["most"] for row in bounded(run)), "d"
+    ),
+    "cuda.held.runs": cuda(lambda run: len(cuda_runs(run, held_out=True)), "d"),
+    "cuda.held.found.repositories": cuda(
+        lambda run: len(repositories(cuda_runs(run, held_out=True))), "d"
     ),
     "cuda.held.followed": cuda(lambda run: len(followed(run, held_out=True)), "words"),
     "cuda.held.whole": cuda(lambda run: whole(followed(run, held_out=True)), "words"),
     "cuda.held.repositories": cuda(
-        lambda run: len({row["repository"] for row in followed(run, held_out=True)}),
+        lambda run: len(repositories(followed(run, held_out=True))),
         "words",
     ),
     "cuda.held.control": cuda(
@@ -178,14 +186,13 @@ NUMBERS: dict[str, Number | Formula] = {
     ),
     "sight.false": Formula(lambda: over_samples(HEALTHY, PROBLEM), "words"),
     "sight.cleared": Formula(lambda: over_samples(PROBLEM, HEALTHY), "words"),
+    "sight.logs": Formula(lambda: len(judged()), "d"),
     "sight.healthy": Formula(
         lambda: sum(over_samples(HEALTHY, each) for each in VERDICTS), "d"
     ),
     "sight.problems": Formula(
         lambda: sum(over_samples(PROBLEM, each) for each in VERDICTS), "d"
     ),
-    "sight.problems.decided": Formula(lambda: decided(PROBLEM), "d"),
-    "sight.healthy.decided": Formula(lambda: decided(HEALTHY), "d"),
     "sight.nan.problems": Formula(lambda: says_nan(PROBLEM), "d"),
     "sight.nan.healthy": Formula(lambda: says_nan(HEALTHY), "d"),
     "sight.undecided": Formula(lambda: undecided(samples()[-1]), "%0"),

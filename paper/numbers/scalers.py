@@ -1,41 +1,64 @@
 """Dialects, recorded runs of scalers, and torch's scaler under the conformance suite."""
 
+from collections.abc import Callable, Sequence
 from functools import partial
+from math import isinf
 
 from ampsim.core import dialects
+from ampsim.core.machine import Rule
+from ampsim.core.replay.fold import states
 from ampsim.frameworks.checks.judging import ENDS
 from ampsim.testing import known_failures
 from ampsim.testing.scaler_checks import CHECKS as SUITE
 from figures import derived_numbers as q
-from paper.field import Behavior, overflows_until, survey
 from paper.values import Formula, Number
 
 traces = partial(Number, "traces")
 
 TORCH = dialects.get("torch.amp.GradScaler")
+BEYOND_DOUBLE = 1200  # more overflows in a row than any scale can be halved
 
 
-def behaviors() -> list[Behavior]:
-    """Return the behavior of each dialect."""
-    return [*survey().values()]
+def scales(rule: Rule, found_inf: Sequence[bool]) -> list[float]:
+    """Return the newest scale after each step of a sequence."""
+    return [state.newest for state in states(rule, found_inf)]
 
 
-def deepspeed() -> list[Behavior]:
-    """Return the behavior of each of DeepSpeed's dialects."""
-    return [
-        behavior for name, behavior in survey().items() if name.startswith("deepspeed")
-    ]
+def overflows_until(rule: Rule, low: float) -> int:
+    """Return how many overflows in a row take the scale from its start down to `low`."""
+    falling = scales(rule, [True] * BEYOND_DOUBLE)
+    return 1 + sum(scale > low for scale in falling)
+
+
+def becomes_infinite(rule: Rule) -> bool:
+    """Return whether a scale that grows in each step leaves float32 and is infinite."""
+    growing = rule.replace(init_scale=2.0**126, growth_factor=2.0, growth_interval=1)
+    return isinf(scales(growing, [False] * 9)[-1])
+
+
+def becomes_zero(rule: Rule) -> bool:
+    """Return whether overflow after overflow takes the scale to zero."""
+    try:
+        return scales(rule, [True] * BEYOND_DOUBLE)[-1] == 0
+    except Exception:  # the dialect's own, of any type, at its minimum
+        return False
+
+
+def count(holds: Callable[[Rule], bool]) -> int:
+    """Return how many dialects have a property with their defaults."""
+    return sum(holds(dialects.get(name)) for name in dialects.names())
+
+
+def packages() -> set[str]:
+    """Return the packages that dialects are of, by the first word of their names."""
+    return {name.partition(".")[0] for name in dialects.names()}
 
 
 NUMBERS: dict[str, Number | Formula] = {
-    "dialects": Formula(lambda: len(behaviors()), "d"),
-    "field.behaviors": Formula(lambda: len({*behaviors()}), "d"),
-    "field.infinite": Formula(
-        lambda: sum(row.top == "infinite" for row in behaviors()), "words"
-    ),
-    "field.zero": Formula(
-        lambda: sum(row.bottom == "zero" for row in behaviors()), "d"
-    ),
+    "dialects": Formula(lambda: len(dialects.names()), "d"),
+    "dialects.packages": Formula(lambda: len(packages()), "d"),
+    "field.infinite": Formula(partial(count, becomes_infinite), "words"),
+    "field.zero": Formula(partial(count, becomes_zero), "d"),
     "torch.tiny": Formula(lambda: overflows_until(TORCH, 2.0**-128), "d"),
     "traces.count": traces(lambda run: len(run.records), ",d"),
     "traces.repeated": traces(

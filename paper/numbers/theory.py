@@ -54,7 +54,6 @@ def on_both(largest: Callable[[Result], float], form: str) -> Formula:
 
 
 NUMBERS: dict[str, Number | Formula] = {
-    "t1.default": Formula(lambda: theory.skip_rate(Rule()), "%5"),
     "t1.default.in": Formula(lambda: 1 / theory.skip_rate(Rule()), ".0f"),
     "t3.quantile": Formula(lambda: theory.tracked_quantile(2000), "%3"),
     "t4.skips": Formula(lambda: theory.recovery(Rule(), 10, 10).skips, "words"),

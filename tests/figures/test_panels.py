@@ -110,7 +110,6 @@ def policies(values: Values) -> Callable[[results.Result], Shown]:
 LINES: list[tuple[str, int, str, Callable[[results.Result], Shown]]] = [
     ("overflow_storm", 1, "x", storms(lambda arm: [
         len(row["bad"]) / 800 / theory.critical_bad_rate(Rule(growth_interval=10)) for row in arm])),
-    ("overflow_storm", 2, "x", storms(lambda arm: [arm.settings["ratio"]] * len(arm))),
     ("overflow_storm", 1, "y", storms(lambda arm: [F.overflow_storm.drift(row) for row in arm])),
     ("overflow_storm", 2, "y", storms(lambda arm: arm.column("test_loss"))),
     ("rules_trained", 0, "y", lambda run: {

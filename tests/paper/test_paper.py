@@ -179,7 +179,6 @@ def test_numbers_match_recomputed_values() -> None:
 
     expected = {
         "gpt.unscaled": statistics.fmean(of("gpt_fp16", "unscaled", "test_loss")),
-        "gpt.fp32": statistics.fmean(of("gpt_fp16", "fp32", "test_loss")),
         "storm.2.min": min(of("overflow_storm", "storm 2", "test_loss")),
         "crash.05.median": statistics.median(
             of("scale_crash", "fp16 lr=0.05", "crash_step")
@@ -341,7 +340,7 @@ def test_tests_named_in_text_exist() -> None:
         sys_inputs=inputs,
     )
     names = [name for names in json.loads(output) for name in names]
-    assert len(names) >= 10
+    assert names
     for name in names:
         file, _, function = name.partition("::")
         assert function in functions(file), name
@@ -352,12 +351,24 @@ def test_theorems_have_proofs_and_tests() -> None:
         r'#theorem\("(T\d+)".*?tests: \(([^()]*)\)\)\[', TEXT, flags=re.DOTALL
     )
     named = {name: {*re.findall(r'"(\w+)"', tests)} for name, tests in theorems}
-    assert named.keys() == {*sources.named("proof")} == {f"T{i}" for i in range(1, 11)}
+    assert named.keys() == {*sources.named("proof")}
     present = functions(THEORY)
     assert set().union(*named.values()) <= present
     for name in present:
-        if match := re.match(r"test_(t\d+)_", name):
-            assert name in named[match[1].upper()]
+        match = re.match(r"test_(t\d+)_", name)
+        if match and (theorem := match[1].upper()) in named:
+            assert name in named[theorem]
+
+
+def test_page_of_theorems_matches_paper() -> None:
+    page = (ROOT / "docs" / "theorems.md").read_text(encoding="utf-8")
+    numbers = dict(
+        re.findall(r"^\| (T\d+) .*paper, Theorem (\d+) \|$", page, re.MULTILINE)
+    )
+    in_order = dict.fromkeys(re.findall(r'#theorem\("(T\d+)"', TEXT))
+    assert numbers == {name: str(at) for at, name in enumerate(in_order, 1)}
+    here = {*re.findall(r"^## (T\d+):", page, re.MULTILINE)}
+    assert here | numbers.keys() == {f"T{i}" for i in range(1, 11)}
 
 
 def test_locked_packages_match_constraints() -> None:

@@ -12,7 +12,7 @@ above the lines that compute them; `properties.skips_stay_within_budget` is T1 a
 observed runs.
 
 `pathwise` has the theorems without probability, `stochastic` the others. Statements and proofs are
-in `paper/`, where the formulas have the same numbers, (T1.1) to (T10.1).
+in the paper and in `docs/theorems.md`, which maps the names T1 to T10 to the paper's numbers.
 """
 
 from ampsim.core.theory.pathwise import (
