@@ -103,6 +103,13 @@ ERRORS = [
         "with arguments from the 'XPU' backend.",
         "no-unscaling-on-this-backend",
     ),
+    # Other quotation marks, another case, and a line that a terminal wrapped.
+    ("ValueError: The loss returned in “training_step” is NaN.", "loss-not-finite"),
+    ("ValueError: attempting to unscale fp16 gradients", "fp16-parameters"),
+    (
+        "  File 'train.py'\nRuntimeError: expected scalar type\n  Half but found Float",
+        "mixed-float16-and-float32",
+    ),
     ("mat1 and mat2 must have the same dtype, but got Float and Double", None),
     ("expected scalar type Long but found Int", None),
     ("what is this", None),

@@ -6,22 +6,56 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-_WORDS = re.compile(
-    r"rror|already|stopping|ending|terminating|diverged|found|too small|returned nan|xception|etected|inf checks"
-    r"|FP16 gradients|initialized before|_scale is None|CUDA is not available|dtype|Half|requires a GPU|16-mixed"
-    r"|unsafe to autocast|NaNs? was produced|Loss is NaN|in summary|non_finite_check|Minimum loss|reached"
-    r"|has no attribute|probability tensor|nvalid value \(|fp16 mixed precision|radient clipping"
-    r"|unscale_|Closure use|is non-finite"
+_WORDS = (
+    "already",
+    "closure use",
+    "cuda is not available",
+    "detected",
+    "diverged",
+    "dtype",
+    "error",
+    "exception",
+    "exit",
+    "found",
+    "fp16",
+    "gradient clipping",
+    "half",
+    "has no attribute",
+    "in summary",
+    "inf checks",
+    "infinite",
+    "initialized before",
+    "interrupt",
+    "invalid",
+    "minimum loss",
+    "nans was",
+    "nans were",
+    "ending training",
+    "non-finite",
+    "non_finite",
+    "not implemented",
+    "probability tensor",
+    "returned",
+    "scale is none",
+    "stopping",
+    "summary histogram",
+    "too small",
+    "unsafe to autocast",
+    "unscale",
 )
+"""Words of which each known error has one; most lines have none."""
+_QUOTES = str.maketrans(dict.fromkeys('`"\u2018\u2019\u201c\u201d', "'"))
+"""Each kind of quotation mark -> the one of the patterns: programs and pages change it."""
 
 
 @cache
 def error_texts() -> list[dict[str, Any]]:
     """Return the table: id, pattern, cause, fix, source, and `warning` or `of` where they apply."""
-    table = tomllib.loads(
-        Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
-    )
-    return [row | {"pattern": re.compile(row["pattern"])} for row in table["error"]]
+    text = Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
+    rows = tomllib.loads(text)["error"]
+    return [
+        row | {"pattern": re.compile(row["pattern"], re.IGNORECASE)} for row in rows
+    ]
 
 
 def error_in(text: str, context: str = "") -> dict[str, Any] | None:
@@ -35,23 +69,22 @@ def error_in(text: str, context: str = "") -> dict[str, Any] | None:
     Returns:
         A row of the table.
     """
-    known = (row for row in error_texts() if row["pattern"].search(text))
-    return next(
-        (row for row in known if re.search(row.get("of", ""), f"{context} {text}")),
-        None,
-    )
-
-
-def may_have_error(line: str) -> bool:
-    """Return whether a line has a word of a known error."""
-    return _WORDS.search(line) is not None
+    plain = text.translate(_QUOTES)
+    for row in error_texts():
+        is_near = re.search(row.get("of", ""), f"{context} {text}")
+        if is_near and row["pattern"].search(plain):
+            return row
+    return None
 
 
 def error_id_in(line: str) -> str:
     """Return the id of the known error in a line; "" if there is none. `of` is not checked."""
-    if not _WORDS.search(line):
+    low = line.lower()
+    if not any(word in low for word in _WORDS):
         return ""
-    return next((row["id"] for row in error_texts() if row["pattern"].search(line)), "")
+    plain = line.translate(_QUOTES)
+    known = (row["id"] for row in error_texts() if row["pattern"].search(plain))
+    return next(known, "")
 
 
 def error_by_id(identifier: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from ampsim.runs.read.error_texts import error_id_in, may_have_error
+from ampsim.runs.read.error_texts import error_id_in
 from ampsim.runs.read.history import MOST_EVENTS, History, Series
 from ampsim.runs.read.names import UNRELATED, is_logarithm, name_before, role_of
 from ampsim.runs.read.rows import RowReader, as_number, two_to_the
@@ -181,6 +181,7 @@ class TextReader:
         self._events = EventReader()
         self._header: list[str] = []
         self._separator: str | None = None  # of the cells of a table; None for spaces
+        self._before = ""  # the last line with a new text, if no error is in it
         self._epoch = math.nan  # of a heading such as "Epoch 3/10"
 
     def read(self, lines: Iterable[tuple[int, str]]) -> History:
@@ -260,14 +261,10 @@ class TextReader:
 
     def _examined(self, number: int, text: str) -> Plan | None:
         """Return what to do with lines of this text; None if they show nothing of a run."""
-        if not (
-            _OF_A_RUN.search(text)
-            or may_have_error(text)
-            or self._header
-            or _is_bare(text)
-        ):
+        error = self._error_in(text)
+        if not (error or _OF_A_RUN.search(text) or self._header or _is_bare(text)):
             return None
-        sentence, error = sentence_in(text), error_id_in(text)
+        sentence = sentence_in(text)
         if len(self.history.texts) < MOST_TEXTS:
             self.history.texts.setdefault(text.strip()[:300], number)
         holes = _holes(text)
@@ -302,6 +299,13 @@ class TextReader:
             len(_PROSE.findall(text)) >= max(2, len(holes)),
             is_heading,
         )
+
+    def _error_in(self, text: str) -> str:
+        """Return the id of the error that ends on a line, which may begin on the line before."""
+        whole = f"{self._before} {text.strip()}"
+        error = error_id_in(text) or (self._before and error_id_in(whole))
+        self._before = "" if error else text.strip()
+        return error
 
     def _columns(
         self, text: str, holes: list[_Hole]
