@@ -96,7 +96,7 @@ def test_right_scaler_passes_among_processes(ranks):
     "parted", [each for each in scenarios(2) if each.parts], ids=lambda each: each.parts
 )
 def test_ampsim_raises_on_desynchronized_rank(parted):
-    records = threads.play_on_threads(ours, parted, 2, "sharded")
+    records = threads.play_on_threads(ours, parted, 2)
     if parted.parts.startswith("exits"):
         assert [bool(record.waits) for record in records] == [True, False]
     else:
@@ -148,7 +148,7 @@ def test_wrapped_scaler_fails_known_checks(make, gradients, breaks):
         check.name
         for check in checks.CHECKS.values()
         for each in todo
-        if checks.failure(check, each, played[each], played)
+        if checks.failure(check, checks.Case(each, played[each], played))
     }
     assert found == {*breaks}
 
@@ -194,7 +194,7 @@ def test_threads_match_gloo():
     ]
     real = processes.play_all(sharded, todo, 2, "sharded", 30.0)
     for scenario in todo:
-        records = threads.play_on_threads(sharded, scenario, 2, "sharded")
+        records = threads.play_on_threads(sharded, scenario, 2)
         for ours, theirs in zip(records, real[scenario], strict=True):
             assert ours.seen == theirs.seen
             assert ours.error == theirs.error

@@ -1,28 +1,105 @@
-"""Checks of ranks that train together. Each check compares the records of all ranks."""
+"""Checks of ranks that train together: plain asserts on the records of all ranks in a scenario."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import NamedTuple
 
 from ampsim.testing.check import Check, stating
 from ampsim.testing.ranks.scenario import RankRecord, Scenario, Seen
 
 Records = Sequence[RankRecord]  # by rank
-Played = dict[Scenario, Records]
 CHECKS: dict[str, Check] = {}
 
 
-def failure(
-    check: Check, scenario: Scenario, records: Records, played: Played
-) -> str | None:
-    """Return how a check fails in a scenario, or None. With a desynchronized rank one check runs."""
+class Step(NamedTuple):
+    """One call of step() on a rank that has gradients."""
+
+    number: int  # of the iteration
+    optimizer: int
+    rank: int
+    is_taken: bool
+
+    def that(self, did: str) -> str:
+        """Write that the rank did something with the optimizer."""
+        return f"rank {self.rank} {did} optimizer {self.optimizer} (iteration {self.number})"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A scenario that all ranks went through.
+
+    Attributes:
+        scenario: What every rank did.
+        records: What was seen, by rank.
+        played: The records of this scenario and of those before it.
+    """
+
+    scenario: Scenario
+    records: Records
+    played: Mapping[Scenario, Records]
+
+    def iterations(self) -> Iterator[tuple[int, Sequence[Seen]]]:
+        """Yield the number of each iteration that every rank has finished, and what each saw."""
+        seen = [record.seen for record in self.records]
+        yield from enumerate(zip(*seen, strict=False))
+
+    def steps(self, last: int | None = None) -> list[Step]:
+        """Return the steps of the first iterations; None for those that every rank has finished."""
+        if last is None:
+            last = min(len(record.seen) for record in self.records)
+        steps = list[Step]()
+        for rank, record in enumerate(self.records):
+            for number, seen in enumerate(record.seen[:last]):
+                for i, moved in enumerate(seen.moved):
+                    if moved is not None:
+                        steps.append(Step(number, i, rank, moved))
+        return sorted(steps)
+
+    def assert_overflows_skip(self, steps: Sequence[Step]) -> None:
+        """Check that no rank steps an optimizer that overflows on any rank."""
+        for step in steps:
+            overflows = self.scenario.overflows_in(step.number, step.optimizer)
+            assert not (step.is_taken and overflows), step.that("stepped")
+
+    def first_error(self, records: Records | None = None) -> str:
+        """Return what the first rank raised that raised; "" if none did."""
+        for rank, record in enumerate(self.records if records is None else records):
+            if record.error:
+                return f"rank {rank} raised {record.error}"
+        return ""
+
+    def assert_same_scales(self, other: Scenario, where: str) -> None:
+        """Check that the scales are those of another scenario, if that was played."""
+        pairs = zip(self.records, self.played.get(other, ()), strict=False)
+        for rank, (record, theirs) in enumerate(pairs):
+            for number, both in enumerate(zip(record.seen, theirs.seen, strict=False)):
+                scale, expected = (each.after for each in both)
+                text = f"the scale on rank {rank} is {scale}, {where} {expected}"
+                assert scale == expected, f"{text} (iteration {number})"
+
+    def assert_finite_steps_are_taken(self, more: str = "") -> None:
+        """Check that every rank steps where no gradient overflows."""
+        for step in self.steps():
+            is_right = step.is_taken or self.scenario.overflows[step.number]
+            assert is_right, step.that("skipped") + more
+
+
+def failure(check: Check, case: Case) -> str | None:
+    """Return how a check fails, or None. With a desynchronized rank only its own check runs."""
     is_of_parting = check.name == "desynchronized_rank_is_detected"
-    if is_of_parting != bool(scenario.parts):
+    if is_of_parting != bool(case.scenario.parts):
         return None
-    return check.function(scenario, records, played)  # type: ignore[no-any-return]
+    try:
+        check.function(case)
+    except AssertionError as error:
+        return str(error)
+    return None
 
 
 def check(issue: str = "") -> Callable[..., Check]:
-    """Register a check of ranks, whose function returns the failure in a scenario, or None.
+    """Register a check of ranks: a function of a `Case`.
 
     Args:
         issue: as `stating` takes it.
@@ -30,191 +107,129 @@ def check(issue: str = "") -> Callable[..., Check]:
     return stating(Check, CHECKS, issue=issue, group="ranks")
 
 
-def _iterations(records: Records) -> Iterator[tuple[int, Sequence[Seen]]]:
-    """Yield each iteration that every rank has finished, with the records of all ranks."""
-    yield from enumerate(zip(*(record.seen for record in records), strict=False))
-
-
-def _steps(
-    scenario: Scenario, records: Records
-) -> Iterator[tuple[int, int, dict[int, bool]]]:
-    """Yield each iteration and optimizer, with which ranks that have gradients stepped it."""
-    for number, seen in _iterations(records):
-        for i in range(scenario.optimizers):
-            moved = {rank: each.moved[i] for rank, each in enumerate(seen)}
-            yield number, i, {rank: it for rank, it in moved.items() if it is not None}
-
-
 @check("hpcaitech/ColossalAI#5003")
-def no_deadlock(scenario: Scenario, records: Records, _: Played) -> str | None:
+def no_deadlock(case: Case) -> None:
     """Every rank joins each collective that another rank joins."""
     waiting, ended = list[str](), list[str]()
-    for rank, record in enumerate(records):
+    for rank, record in enumerate(case.records):
         if record.waits:
             waiting.append(f"rank {rank} waits in {record.waits}")
         else:
             ended.append(f"rank {rank} ended iteration {len(record.seen)}")
-    return "; ".join([*waiting, *ended]) if waiting and not _raised(records) else None
+    assert not waiting or case.first_error(), "; ".join([*waiting, *ended])
 
 
 @check("pytorch/pytorch#140514")
-def no_rank_raises(scenario: Scenario, records: Records, _: Played) -> str | None:
+def no_rank_raises(case: Case) -> None:
     """No rank raises if every rank has gradients."""
-    return None if scenario.empty else _raised(records)
+    raised = case.first_error()
+    assert case.scenario.empty or not raised, raised
 
 
 @check("facebookresearch/fairscale#179")
-def rank_without_gradients_participates(
-    scenario: Scenario, records: Records, played: Played
-) -> str | None:
+def rank_without_gradients_participates(case: Case) -> None:
     """A rank without gradients, such as one without a shard, steps and updates like the others."""
-    everywhere = played.get(replace(scenario, empty=frozenset()), ())
-    return _raised(records) if scenario.empty and not _raised(everywhere) else None
-
-
-def _raised(records: Records) -> str | None:
-    for rank, record in enumerate(records):
-        if record.error:
-            return f"rank {rank} raised {record.error}"
-    return None
+    everywhere = replace(case.scenario, empty=frozenset())
+    raises_anyway = case.first_error(case.played.get(everywhere, ()))
+    raised = case.first_error()
+    assert not case.scenario.empty or raises_anyway or not raised, raised
 
 
 @check("facebookresearch/fairseq2#1346")
-def no_rank_steps_on_overflow(
-    scenario: Scenario, records: Records, _: Played
-) -> str | None:
+def no_rank_steps_on_overflow(case: Case) -> None:
     """An overflow on one rank, or on all, skips the step of that optimizer on every rank."""
-    for number, i, moved in _steps(scenario, records):
-        for rank, has_stepped in moved.items():
-            if has_stepped and scenario.overflows_in(number, i):
-                return f"rank {rank} stepped optimizer {i} (iteration {number})"
-    return None
+    case.assert_overflows_skip(case.steps())
 
 
 @check()
-def desynchronized_rank_is_detected(
-    scenario: Scenario, records: Records, _: Played
-) -> str | None:
+def desynchronized_rank_is_detected(case: Case) -> None:
     """If a rank skips step(), steps in another order, or exits, no rank steps on an overflow."""
-    for rank, record in enumerate(records):
-        for number, seen in enumerate(record.seen):
-            for i, has_stepped in enumerate(seen.moved):
-                if has_stepped and scenario.overflows_in(number, i):
-                    return f"rank {rank} stepped optimizer {i} (iteration {number})"
-    return None
+    # Iterations count that only some ranks finish, too.
+    case.assert_overflows_skip(case.steps(last=len(case.scenario.overflows)))
 
 
 @check()
-def parameters_stay_finite(
-    scenario: Scenario, records: Records, _: Played
-) -> str | None:
+def parameters_stay_finite(case: Case) -> None:
     """No parameter becomes inf or NaN, for any number of ranks that overflow at once."""
-    for number, seen in _iterations(records):
+    for number, seen in case.iterations():
         for rank, each in enumerate(seen):
-            if not each.finite:
-                return f"a parameter on rank {rank} is inf or NaN (iteration {number})"
-    return None
+            text = f"a parameter on rank {rank} is inf or NaN (iteration {number})"
+            assert each.finite, text
 
 
 @check("deepspeedai/DeepSpeed#7568")
-def ranks_agree_on_skips(scenario: Scenario, records: Records, _: Played) -> str | None:
+def ranks_agree_on_skips(case: Case) -> None:
     """Each optimizer is stepped on every rank or skipped on every rank."""
-    for number, i, moved in _steps(scenario, records):
-        if len({*moved.values()}) > 1:
-            words = {True: "stepped", False: "skipped"}
-            did = ", ".join(f"rank {rank} {words[it]}" for rank, it in moved.items())
-            return f"{did} optimizer {i} (iteration {number})"
-    return None
+    for _, steps in groupby(case.steps(), lambda step: (step.number, step.optimizer)):
+        *others, last = steps
+        did = {
+            step.rank: "stepped" if step.is_taken else "skipped"
+            for step in (*others, last)
+        }
+        text = ", ".join(f"rank {rank} {what}" for rank, what in did.items())
+        where = f"optimizer {last.optimizer} (iteration {last.number})"
+        assert len({*did.values()}) == 1, f"{text} {where}"
 
 
 @check()
-def finite_steps_are_taken(
-    scenario: Scenario, records: Records, _: Played
-) -> str | None:
+def finite_steps_are_taken(case: Case) -> None:
     """Every rank steps if no gradient overflows on any rank."""
-    return None if scenario.equal else _skipped(scenario, records)
+    if not case.scenario.equal:
+        case.assert_finite_steps_are_taken()
 
 
 @check()
-def scale_does_not_depend_on_ranks(
-    scenario: Scenario, records: Records, _: Played
-) -> str | None:
+def scale_does_not_depend_on_ranks(case: Case) -> None:
     """Ranks with equal gradients take each step that one rank would take."""
     # A sum over N ranks that is divided after it overflows up to log2 N bits early:
     # `theory.bits_lost_to_ranks`
-    skipped = _skipped(scenario, records) if scenario.equal else None
-    return skipped and (
-        f"{skipped}: the gradient of each rank is {scenario.equal:g}, which float16 holds, and the "
-        f"reduction over {len(records)} ranks overflowed"
-    )
-
-
-def _skipped(scenario: Scenario, records: Records) -> str | None:
-    for number, i, moved in _steps(scenario, records):
-        for rank, has_stepped in moved.items():
-            if not has_stepped and not scenario.overflows[number]:
-                return f"rank {rank} skipped optimizer {i} (iteration {number})"
-    return None
+    if case.scenario.equal:
+        gradient = f"the gradient of each rank is {case.scenario.equal:g}"
+        reduction = f"the reduction over {len(case.records)} ranks overflowed"
+        case.assert_finite_steps_are_taken(
+            f": {gradient}, which float16 holds, and {reduction}"
+        )
 
 
 @check("NVIDIA-NeMo/Megatron-Bridge#5591")
-def ranks_agree_on_scale(scenario: Scenario, records: Records, _: Played) -> str | None:
+def ranks_agree_on_scale(case: Case) -> None:
     """All ranks multiply the loss by the same scale and have the same scale and state dict after
     each update.
     """
     names = {"used": "scale of the loss", "after": "scale", "state": "state dict"}
-    for number, seen in _iterations(records):
+    for number, seen in case.iterations():
         for field, name in names.items():
             values = [getattr(each, field) for each in seen]
-            if len({*values}) > 1:
-                shown = (f"{value} on rank {rank}" for rank, value in enumerate(values))
-                return f"the {name} is {', '.join(shown)} (iteration {number})"
-    return None
+            shown = [f"{value} on rank {rank}" for rank, value in enumerate(values)]
+            text = f"the {name} is {', '.join(shown)} (iteration {number})"
+            assert len({*values}) == 1, text
 
 
 @check()
-def ranks_agree_on_step_counts(
-    scenario: Scenario, records: Records, _: Played
-) -> str | None:
+def ranks_agree_on_step_counts(case: Case) -> None:
     """Every rank with gradients counts exactly the optimizer steps."""
-    taken: dict[tuple[int, int], int] = {}
-    for number, i, moved in _steps(scenario, records):
-        for rank, has_stepped in moved.items():
-            due = taken[rank, i] = taken.get((rank, i), 0) + has_stepped
-            counted = records[rank].seen[number].steps[i]
-            if counted not in (None, due):
-                return f"rank {rank} counted {counted} steps, took {due} (iteration {number})"
-    return None
+    taken = Counter[tuple[int, int]]()
+    for step in case.steps():
+        taken[step.rank, step.optimizer] += step.is_taken
+        due = taken[step.rank, step.optimizer]
+        seen = case.records[step.rank].seen[step.number]
+        counted = seen.steps[step.optimizer]
+        text = f"rank {step.rank} counted {counted} steps, took {due}"
+        assert counted in (None, due), f"{text} (iteration {step.number})"
 
 
 @check("NVIDIA/Megatron-LM#5331")
-def simultaneous_overflows_count_once(
-    scenario: Scenario, records: Records, played: Played
-) -> str | None:
+def simultaneous_overflows_count_once(case: Case) -> None:
     """The scale does not depend on how many ranks and optimizers overflow at once or have
     gradients.
     """
-    if scenario.resumes or not any(scenario.overflows):
-        return None
-    everywhere = played.get(scenario.joined(len(records)), ())
-    return _same_scales(records, everywhere, "where all overflow")
+    if any(case.scenario.overflows) and not case.scenario.resumes:
+        everywhere = case.scenario.joined(len(case.records))
+        case.assert_same_scales(everywhere, "where all overflow")
 
 
 @check("huggingface/accelerate#4289")
-def resume_from_one_rank_is_exact(
-    scenario: Scenario, records: Records, played: Played
-) -> str | None:
+def resume_from_one_rank_is_exact(case: Case) -> None:
     """All ranks resume exactly from the state dict of one rank."""
-    uninterrupted = played.get(replace(scenario, resumes=0), ())
-    return (
-        _same_scales(records, uninterrupted, "without it") if scenario.resumes else None
-    )
-
-
-def _same_scales(records: Records, others: Records, where: str) -> str | None:
-    for rank, (record, other) in enumerate(zip(records, others, strict=False)):
-        for number, both in enumerate(zip(record.seen, other.seen, strict=False)):
-            scale, expected = (each.after for each in both)
-            if scale != expected:
-                return f"the scale on rank {rank} is {scale}, {where} {expected} (iteration {number})"
-    return None
+    if case.scenario.resumes:
+        case.assert_same_scales(replace(case.scenario, resumes=0), "without it")

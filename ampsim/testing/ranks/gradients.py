@@ -1,12 +1,13 @@
-"""Where the gradients of a rank come from: they are set by hand, or reduced by a wrapper in a
-backward pass.
+"""Where the gradients of a rank come from: set by hand, or reduced by a wrapper in a backward pass.
 
-By hand every rank has what a scaler would see under a wrapper, and threads can do it. The wrappers
-are DistributedDataParallel, FSDP2's fully_shard, whose gradients are DTensors, and the user's own.
+By hand every rank has what a scaler would see under FSDP, and ranks that are threads can do it. The
+wrappers are torch's DistributedDataParallel and fully_shard, whose gradients are DTensors, and the
+user's own; they need processes.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Literal
+from functools import partial
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,67 +16,80 @@ from ampsim.core.validation import check_choice
 
 INF = float("inf")
 Optimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+# wrap(model, group) -> a model whose backward pass reduces its gradients
+Wrap = Callable[[nn.Module, Any], nn.Module]
+Gradients = Literal["sharded", "DDP", "FSDP2"] | Wrap
 
 
 class World:
     """A rank with its way to the others.
 
     Attributes:
-        rank, size: its number, and how many there are.
-        group: a torch.distributed.ProcessGroup.
-        first: returns what rank 0 passes; every rank calls it.
+        rank: Its number.
+        size: Number of ranks.
+        group: A torch.distributed.ProcessGroup.
+        first: Returns what rank 0 passes; every rank calls it.
     """
 
     def __init__(self, group: Any, first: Callable[[object], Any]) -> None:
-        self.rank, self.size, self.group, self.first = (
-            group.rank(),
-            group.size(),
-            group,
-            first,
-        )
+        self.rank, self.size = group.rank(), group.size()
+        self.group, self.first = group, first
 
 
 class Sharded:
-    """An optimizer with gradients of this rank's own, as under FSDP; those of an empty rank have no
-    gradients.
+    """An optimizer whose gradients are this rank's own, as under FSDP.
+
+    Args:
+        optimizer: Makes the optimizer of parameters.
+        world: The rank.
+        empty: Ranks without gradients.
     """
 
-    on_threads: ClassVar[bool] = True  # whether ranks that are threads can have it
-
-    def __init__(self, optimizer: Optimizer, world: World, *, empty: bool) -> None:
-        self.world = world
-        self.own(
-            [nn.Parameter(torch.ones(shape)) for shape in ((3,), (2, 2))], optimizer
-        )
-
-    def own(self, params: list[nn.Parameter], optimizer: Optimizer) -> None:
-        """Give these parameters an optimizer, and begin to count its steps."""
-        self.params, self.optimizer, self.calls = params, optimizer(params), 0
+    def __init__(
+        self, optimizer: Optimizer, world: World, empty: frozenset[int]
+    ) -> None:
+        self.world, self.is_empty = world, world.rank in empty
+        self.params = self.make_params()
+        self.optimizer, self.calls = optimizer(self.params), 0
         self.optimizer.register_step_pre_hook(self._called)
 
     def _called(self, *_: object) -> None:
         self.calls += 1
 
-    def give(self, value: float, *, bad: bool, empty: bool) -> None:
-        """Leave gradients of a value, with an inf in the last one if `bad`; none if this rank is
-        empty.
-        """
+    def make_params(self) -> list[nn.Parameter]:
+        """Return what the optimizer is to step."""
+        return [nn.Parameter(torch.ones(shape)) for shape in ((3,), (2, 2))]
+
+    def give(self, value: float, *, overflows: bool) -> None:
+        """Leave gradients of a value; if the rank overflows, the last element is inf."""
         for param in self.params:
-            param.grad = None if empty else torch.full_like(param, value)
-        if bad and (last := self.params[-1].grad) is not None:
+            param.grad = None if self.is_empty else torch.full_like(param, value)
+        last = self.params[-1].grad
+        if overflows and last is not None:
             last.view(-1)[-1] = INF
 
     def held(self) -> list[object]:
         """Return every bit of parameters and optimizer state."""
-        state = [self.optimizer.state.get(param, {}) for param in self.params]
-        return [
-            *map(bits, self.params),
-            *(bits(each[name]) for each in state for name in sorted(each)),
-        ]
+        values: list[object] = [*self.params]
+        for param in self.params:
+            state = self.optimizer.state.get(param, {})
+            values += [state[name] for name in sorted(state)]
+        return [*map(bits, values)]
 
-    def elements(self) -> int:
-        """Return how many elements of parameters are on this rank."""
-        return sum(local(param).numel() for param in self.params)
+    def has_moved(self, held: list[object]) -> bool | None:
+        """Return whether what is held has changed; None without gradients or parameters."""
+        if self.is_empty or not any(local(param).numel() for param in self.params):
+            return None
+        return self.held() != held
+
+    def steps(self) -> int | None:
+        """Return the number of steps; None if a kernel skips them and counts nothing."""
+        if not self.optimizer.defaults["fused"]:
+            return self.calls
+        if not isinstance(self.optimizer, torch.optim.AdamW):
+            return None
+        counts = [local(each["step"]) for each in self.optimizer.state.values()]
+        return int(counts[0]) if counts else 0
 
     def finite(self) -> bool:
         """Return whether every parameter is finite."""
@@ -83,7 +97,7 @@ class Sharded:
 
 
 def local(tensor: Any) -> Tensor:
-    """Return the part of a tensor that is on this rank, which of any but a DTensor is all of it."""
+    """Return the part of a tensor that is on this rank; it is all of any tensor but a DTensor."""
     part: Tensor = tensor.detach()
     return part.to_local() if hasattr(part, "to_local") else part
 
@@ -95,7 +109,7 @@ def bits(value: object) -> object:
     return value
 
 
-class Sum(nn.Module):
+class WeightedSum(nn.Module):
     """The sum of all parameters, each times what its gradient is to be."""
 
     def __init__(self, shapes: Sequence[tuple[int, ...]]) -> None:
@@ -103,83 +117,61 @@ class Sum(nn.Module):
         self.parts = nn.ParameterList([torch.ones(shape) for shape in shapes])
 
     def forward(self, factors: Sequence[Tensor]) -> Tensor:
-        return torch.stack(
-            [
-                (part * factor).sum()
-                for part, factor in zip(self.parts, factors, strict=True)
-            ]
-        ).sum()
+        pairs = zip(self.parts, factors, strict=True)
+        return torch.stack([(part * factor).sum() for part, factor in pairs]).sum()
 
 
-class DDP(Sharded):
-    """An optimizer of a model in DistributedDataParallel; an empty rank adds zeros to the mean."""
+class Wrapped(Sharded):
+    """An optimizer of a model in a wrapper; an empty rank adds zeros to the reduction.
 
-    def __init__(self, optimizer: Optimizer, world: World, *, empty: bool) -> None:
-        self.world = world
-        self.shapes = self._shapes(empty=empty)
-        self.model = self._wrapped(Sum(self.shapes))
-        self.own([*self.model.parameters()], optimizer)
+    Where the wrapper shards the parameters, row r is on rank r, and an empty rank has no row.
+    """
 
-    def _shapes(self, *, empty: bool) -> list[tuple[int, ...]]:
-        return [(3,), (self.world.size, 2)]
+    def __init__(
+        self, wrap: Wrap, optimizer: Optimizer, world: World, empty: frozenset[int]
+    ) -> None:
+        rows = world.size - len(empty)
+        self.wrap, self.shapes = wrap, [(rows,), (rows, 2)]
+        super().__init__(optimizer, world, empty)
 
-    def _wrapped(self, model: nn.Module) -> nn.Module:
-        return nn.parallel.DistributedDataParallel(
-            model, process_group=self.world.group
-        )
+    def make_params(self) -> list[nn.Parameter]:
+        self.model = self.wrap(WeightedSum(self.shapes), self.world.group)
+        return [*self.model.parameters()]
 
-    def give(self, value: float, *, bad: bool, empty: bool) -> None:
-        factors = [torch.full(shape, 0.0 if empty else value) for shape in self.shapes]
-        if bad:
+    def give(self, value: float, *, overflows: bool) -> None:
+        factor = 0.0 if self.is_empty else value
+        factors = [torch.full(shape, factor) for shape in self.shapes]
+        if overflows:
             factors[-1][self.world.rank] = INF
         self.optimizer.zero_grad()
         self.model(factors).backward()
 
 
-class FSDP2(DDP):
-    """An optimizer of DTensors, as fully_shard leaves them: row r is on rank r, an empty rank has
-    no row.
-    """
-
-    on_threads = False
-
-    def _shapes(self, *, empty: bool) -> list[tuple[int, ...]]:
-        rows = self.world.size - empty
-        return [(rows,), (rows, 2)] if empty else [(3,), (rows, 2)]
-
-    def _wrapped(self, model: nn.Module) -> nn.Module:
-        from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import fully_shard
-
-        fully_shard(model, mesh=init_device_mesh("cpu", (self.world.size,)))
-        return model
-
-    def give(self, value: float, *, bad: bool, empty: bool) -> None:
-        super().give(value, bad=bad, empty=False)
+def distributed_data_parallel(model: nn.Module, group: Any) -> nn.Module:
+    """Wrap a model in DistributedDataParallel."""
+    return nn.parallel.DistributedDataParallel(model, process_group=group)
 
 
-Wrap = Callable[
-    [nn.Module, Any], nn.Module
-]  # wrap(model, group) -> a model whose backward reduces its gradients
-Gradients = Literal["sharded", "DDP", "FSDP2"] | Wrap
-KINDS: dict[str, type[Sharded]] = {"sharded": Sharded, "DDP": DDP, "FSDP2": FSDP2}
+def fully_shard(model: nn.Module, group: Any) -> nn.Module:
+    """Shard a model by FSDP2."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    fully_shard(model, mesh=init_device_mesh("cpu", (group.size(),)))
+    return model
 
 
-def kind_of(gradients: Gradients) -> type[Sharded]:
-    """Return the class of these gradients."""
-    if not callable(gradients):
-        check_choice("gradients", gradients, (*KINDS,))
-        return KINDS[gradients]
-    wrap = gradients
+WRAPPERS: dict[str, Wrap] = {"DDP": distributed_data_parallel, "FSDP2": fully_shard}
 
-    class Wrapped(DDP):
-        """An optimizer of a model in the user's wrapper."""
 
-        on_threads = (
-            False  # it may ask for more than the collectives of `threads.Group`
-        )
+MakeOwner = Callable[[Optimizer, World, frozenset[int]], Sharded]
 
-        def _wrapped(self, model: nn.Module) -> nn.Module:
-            return wrap(model, self.world.group)
 
-    return Wrapped
+def owner_of(gradients: Gradients) -> MakeOwner:
+    """Return what makes an optimizer with these gradients."""
+    if callable(gradients):
+        return partial(Wrapped, gradients)
+    check_choice("gradients", gradients, ("sharded", *WRAPPERS))
+    if gradients == "sharded":
+        return Sharded
+    return partial(Wrapped, WRAPPERS[gradients])

@@ -23,12 +23,12 @@ from ampsim.core.validation import as_int
 from ampsim.testing import scheduler
 from ampsim.testing.check import Result, chosen, described, settled, without_findings
 from ampsim.testing.load import load
-from ampsim.testing.ranks.checks import CHECKS, Played, failure
-from ampsim.testing.ranks.gradients import Gradients, kind_of
+from ampsim.testing.ranks.checks import CHECKS, Case, Records, failure
+from ampsim.testing.ranks.gradients import Gradients, owner_of
 from ampsim.testing.ranks.processes import play_all
 from ampsim.testing.ranks.scenario import (
-    FAST,
-    FAST_ON_DTENSORS,
+    FUSED,
+    FUSED_ON_DTENSORS,
     Make,
     Scenario,
     scenarios,
@@ -59,8 +59,7 @@ def check_ranks(
         ranks: Number of ranks; at least 2.
         gradients: "sharded" if each rank has its own gradients, as under FSDP; "DDP" or "FSDP2" for
             the gradients of torch's wrapper; or your own ``wrap(model, group)``, which returns the
-            model so wrapped that its backward pass reduces the gradients. "FSDP2", which uses
-            DTensors of fully_shard, and your own need processes.
+            model so wrapped that its backward pass reduces the gradients. Wrappers need processes.
         unsupported: Features, from `scaler_checks.traits.FEATURES`, that the scaler does not
             support. These checks use "fused", "optimizers", "state_dict", and "unscale_".
         checks: names in `ampsim.testing.ranks.checks.CHECKS`; None for all.
@@ -76,12 +75,17 @@ def check_ranks(
         ValueError: There are fewer than 2 ranks, or no such check.
     """
     __tracebackhide__ = True  # for pytest
-    return without_findings(
-        judge_ranks(
-            make, ranks, gradients, unsupported=unsupported, checks=checks, expected=expected_failures,
-            processes=processes, wait=wait,
-        )
-    )  # fmt: skip
+    results = judge_ranks(
+        make,
+        ranks,
+        gradients,
+        unsupported=unsupported,
+        checks=checks,
+        expected=expected_failures,
+        processes=processes,
+        wait=wait,
+    )
+    return without_findings(results)
 
 
 def judge_ranks(
@@ -96,39 +100,36 @@ def judge_ranks(
     wait: float = 30.0,
 ) -> Iterator[Result]:
     """Yield the result of each check, as `check_ranks` returns it, without raising for a failure."""
+    if not __debug__:
+        raise RuntimeError("checks use assert, which python -O removes: run without -O")
     as_int("ranks", ranks, 2, "a single rank has nothing to agree on")
-    if not kind_of(gradients).on_threads and not processes:
+    owner_of(gradients)  # raises for an unknown name
+    if gradients != "sharded" and not processes:
         raise ValueError(
             f"gradients={gradients!r} with processes=False: expected processes=True, because threads do not support it"
         )
-    asked, expected, lacks = chosen(CHECKS, checks), expected or {}, {*unsupported}
+    selected, expected = chosen(CHECKS, checks), expected or {}
     chosen(CHECKS, expected)
-    Traits(unsupported=frozenset(lacks))  # raises for an unknown name
-    fast = (
-        [] if "fused" in lacks else FAST_ON_DTENSORS if gradients == "FSDP2" else FAST
-    )
+    lacks = Traits(unsupported=frozenset(unsupported)).unsupported
+    fused = FUSED_ON_DTENSORS if gradients == "FSDP2" else FUSED
+    ways = [] if "fused" in lacks else fused
     todo = [
-        each for each in scenarios(ranks, fast) if _can_play(each, gradients, lacks)
+        each for each in scenarios(ranks, ways) if _can_play(each, gradients, lacks)
     ]
     failures: dict[str, str] = {}
-    for played, new, where in _plays(
-        make, todo, ranks, gradients, wait if processes else 0.0
-    ):
-        story = [*new.story(ranks), ("seen on", where)]
-        for check in asked:
-            if check.name in failures:
-                continue
-            if seen := failure(check, new, played[new], played):
+    limit = wait if processes else 0.0
+    for case, where in _plays(make, todo, ranks, gradients, limit):
+        story = [*case.scenario.story(ranks), ("seen on", where)]
+        for check in selected:
+            seen = check.name not in failures and failure(check, case)
+            if seen:
                 failures[check.name] = described(check, seen, story)
-        if len(failures) == len(asked):
+        if len(failures) == len(selected):
             break
     name = getattr(make, "__qualname__", "scaler")
-    for check in asked:
-        yield Result(
-            check,
-            name,
-            *settled(check, failures.get(check.name), expected.get(check.name)),
-        )
+    for check in selected:
+        failed, reason = failures.get(check.name), expected.get(check.name)
+        yield Result(check, name, *settled(check, failed, reason))
 
 
 def _can_play(scenario: Scenario, gradients: Gradients, lacks: Collection[str]) -> bool:
@@ -145,25 +146,27 @@ def _can_play(scenario: Scenario, gradients: Gradients, lacks: Collection[str]) 
 
 def _plays(
     make: Make, todo: Sequence[Scenario], ranks: int, gradients: Gradients, wait: float
-) -> Iterator[tuple[Played, Scenario, str]]:
-    """Yield what was played so far, which scenario is new, and where.
+) -> Iterator[tuple[Case, str]]:
+    """Yield each scenario with the records of all ranks, and where it was played.
 
     Each scenario runs once among threads, simple ones also with each rank late; then with gloo
     unless the wait is 0.
     """
-    played: Played = {}
-    with scheduler.one_core():
-        for scenario in todo if kind_of(gradients).on_threads else ():
-            played[scenario] = play_on_threads(make, scenario, ranks, gradients)
-            yield played, scenario, "threads"
-        for scenario in [each for each in played if each.is_simple]:
-            for rank in range(ranks):
-                records = play_on_threads(make, scenario, ranks, gradients, late(rank))
-                where = f"threads, rank {rank} late"
-                yield {**played, scenario: records}, scenario, where
+    played: dict[Scenario, Records] = {}
+    if gradients == "sharded":
+        with scheduler.one_core():
+            for scenario in todo:
+                played[scenario] = play_on_threads(make, scenario, ranks)
+                yield Case(scenario, played[scenario], played), "threads"
+            for scenario in filter(lambda each: each.is_simple, todo):
+                for rank in range(ranks):
+                    records = play_on_threads(make, scenario, ranks, late(rank))
+                    where = f"threads, rank {rank} late"
+                    yield Case(scenario, records, played), where
     if wait:
-        apart: Played = {**play_all(make, todo, ranks, gradients, wait)}
-        yield from ((apart, scenario, "processes with gloo") for scenario in apart)
+        apart = play_all(make, todo, ranks, gradients, wait)
+        for scenario, records in apart.items():
+            yield Case(scenario, records, apart), "processes with gloo"
 
 
 def find(target: str) -> Make:
@@ -177,14 +180,10 @@ def find(target: str) -> Make:
     names = inspect.signature(found).parameters
     if not {"device", "init_scale", "growth_interval"} <= {*names}:
         return found  # type: ignore[no-any-return]
-    place = next((name for name in GROUPS if name in names), None)
+    constants = {"device": "cpu", "init_scale": 1024.0, "growth_interval": 2}
 
     def make(group: Any) -> Any:
-        return found(
-            device="cpu",
-            init_scale=1024.0,
-            growth_interval=2,
-            **({place: group} if place else {}),
-        )
+        groups = {name: group for name in GROUPS if name in names}
+        return found(**constants, **groups)
 
     return make

@@ -7,6 +7,7 @@ busy elsewhere by the group's time-out.
 """
 
 import os
+import re
 import sys
 import tempfile
 import traceback
@@ -17,20 +18,18 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
+from torch.distributed import c10d_logger
 
 from ampsim.testing.child import GRACE, child
 from ampsim.testing.ranks.gradients import Gradients, World
-from ampsim.testing.ranks.scenario import KINDS, Make, RankRecord, Scenario, play
+from ampsim.testing.ranks.scenario import Make, RankRecord, Scenario, play
+from ampsim.testing.scaler_checks.check import warm_up
 
-_ALONE = (
-    "Connection closed",
-    "Connection reset",
-    "Timed out",
-    "timed out",
-    "Broken pipe",
-)  # gloo's words
+# What gloo says to a rank whose partner does not come.
+_ALONE = re.compile("Connection (closed|reset)|[Tt]imed out|Broken pipe")
+
+_LOGGER = c10d_logger.__file__  # of a decorator around each collective
 
 
 def play_all(
@@ -51,9 +50,7 @@ def play_all(
         limit: seconds per collective, and per scenario.
     """
     played: dict[Scenario, list[RankRecord]] = {}
-    # The first optimizer of a process imports torch's compiler, which takes seconds: once, before
-    # the fork.
-    KINDS[""]([torch.nn.Parameter(torch.ones(()))])
+    warm_up()  # once, before the fork
     with tempfile.TemporaryDirectory() as folder, ExitStack() as started:
         given = make, scenarios, size, gradients, limit, folder
         ranks = [
@@ -70,9 +67,8 @@ _HUNG = RankRecord(error="did not end", waits="")
 
 
 def _next_record(answers: Connection, limit: float) -> RankRecord:
-    if not answers.poll(
-        2 * limit + GRACE
-    ):  # to come together, and to be told that nobody comes
+    # The limit is for coming together, and again for being told that nobody comes.
+    if not answers.poll(2 * limit + GRACE):
         return _HUNG
     try:
         record: RankRecord = answers.recv()
@@ -103,7 +99,7 @@ def _serve(
             dist.barrier()  # nobody leaves while another one is still connecting
             play(make, World(dist.group.WORLD, _first), scenario, gradients, record)
         except (Exception, SystemExit) as error:
-            if any(word in str(error) for word in _ALONE):
+            if _ALONE.search(str(error)):
                 record.waits = _place(error)
             else:
                 record.error = f"{type(error).__name__}: {error}"
@@ -123,12 +119,8 @@ def _place(error: BaseException) -> str:
     """Return the collective that a call waits in, and the line that called it."""
     calls = traceback.extract_tb(error.__traceback__)
     home = str(Path(dist.__file__).parent / "distributed_c10d.py")
-    theirs = [
-        call
-        for call in calls
-        if call.filename != home and not call.filename.endswith("c10d_logger.py")
-    ]
-    inside = [call.name for call in calls if call.filename == home] or [
-        theirs[-1].line or "a collective"
-    ]
-    return f"{inside[0]} ({Path(theirs[-1].filename).name}:{theirs[-1].lineno} in {theirs[-1].name})"
+    collectives = [call.name for call in calls if call.filename == home]
+    others = [each for each in calls if each.filename not in (home, _LOGGER)]
+    caller = others[-1]
+    what = collectives[0] if collectives else caller.line or "a collective"
+    return f"{what} ({Path(caller.filename).name}:{caller.lineno} in {caller.name})"

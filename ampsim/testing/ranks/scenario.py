@@ -1,4 +1,4 @@
-"""What every rank does, and what is seen of it on one rank."""
+"""What every rank does in a scenario, and what is seen of it on one rank."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,24 +12,21 @@ from ampsim.testing.ranks.gradients import (
     Optimizer,
     Sharded,
     World,
-    kind_of,
-    local,
+    owner_of,
 )
 
 Make = Callable[[Any], Any]  # make(group) -> a scaler with torch's methods, on the CPU
 Overflows = frozenset[tuple[int, int]]  # rank and optimizer
-Way = tuple[
-    Literal["", "SGD", "AdamW"], bool
-]  # a Scenario's kernel, and whether it unscales
+Kernel = Literal["", "SGD", "AdamW"]  # a fused optimizer's; "" for a plain one
+Way = tuple[Kernel, bool]  # to step: the kernel, and whether `unscale_` comes before
 Parts = Literal[
     "", "does not step optimizer 0", "steps in another order", "exits before it steps"
 ]
 NONE: Overflows = frozenset()
 LARGE = 49152.0  # 1.5 * 2^15: float16 holds it, and no power of two times it
-KINDS: dict[str, Optimizer] = {
-    "": partial(
-        torch.optim.SGD, lr=0.125, momentum=0.9, foreach=False
-    ),  # so that a step of zeros is seen too
+KINDS: dict[Kernel, Optimizer] = {
+    # With momentum a step of zeros is seen too.
+    "": partial(torch.optim.SGD, lr=0.125, momentum=0.9, foreach=False),
     "SGD": partial(torch.optim.SGD, lr=0.125, momentum=0.9, fused=True),
     "AdamW": partial(torch.optim.AdamW, lr=0.125, fused=True),
 }
@@ -40,20 +37,20 @@ class Scenario:
     """Iterations that every rank goes through.
 
     Attributes:
-        overflows: per iteration who overflows.
-        optimizers: per rank.
-        kernel: the fused optimizer, which divides and skips in its own kernel; "" for a plain one.
-        unscales: whether `unscale_` is called before `step`.
-        empty: ranks whose parameters get no gradients.
-        resumes: iterations after which every rank goes on with a new scaler, from what rank 0
-            saved; 0 is never.
-        parts: how the last rank desynchronizes in iteration 1.
-        equal: what each element of each rank's scaled gradient is; 0.0 for the loss scale.
+        overflows: Per iteration, who overflows.
+        optimizers: Number per rank.
+        kernel: The fused optimizer, which divides and skips in its own kernel.
+        unscales: Whether `unscale_` is called before `step`.
+        empty: Ranks whose parameters get no gradients.
+        resumes: Number of iterations after which every rank goes on with a new scaler, from what
+            rank 0 saved; 0 for never.
+        parts: How the last rank desynchronizes in iteration 1.
+        equal: Value of each element of each rank's scaled gradient; 0.0 for the loss scale.
     """
 
     overflows: tuple[Overflows, ...]
     optimizers: int = 1
-    kernel: Literal["", "SGD", "AdamW"] = ""
+    kernel: Kernel = ""
     unscales: bool = False
     empty: frozenset[int] = frozenset()
     resumes: int = 0
@@ -66,64 +63,55 @@ class Scenario:
 
     @property
     def is_simple(self) -> bool:
-        """Whether every rank does the same with one ordinary optimizer, from begin to end."""
+        """Whether every rank does the same with one plain optimizer, from begin to end."""
         return self == Scenario(self.overflows, unscales=self.unscales)
 
     def joined(self, ranks: int) -> "Scenario":
-        """Return the same in which an overflow is on every rank and in every optimizer, and nothing
-        is resumed.
-        """
-        everywhere = frozenset(
-            (rank, i) for rank in range(ranks) for i in range(self.optimizers)
-        )
+        """Return the same, not resumed, in which each overflow is on all ranks and optimizers."""
+        optimizers = range(self.optimizers)
+        everywhere = frozenset((rank, i) for rank in range(ranks) for i in optimizers)
         overflows = tuple(everywhere if each else NONE for each in self.overflows)
         return replace(self, overflows=overflows, resumes=0, empty=frozenset())
 
     def story(self, ranks: int) -> Iterator[tuple[str, str]]:
         """Yield lines of (label, text)."""
         kind = f" fused {self.kernel}" if self.kernel else ""
-        does = ("unscale_, " if self.unscales else "") + "step, update"
-        yield (
-            "ranks",
-            f"{ranks}, each with {self.optimizers}{kind} optimizer{'s' * (self.optimizers > 1)}; {does}",
-        )
+        plural = "s" if self.optimizers > 1 else ""
+        calls = ["unscale_"] * self.unscales + ["step", "update"]
+        each = f"each with {self.optimizers}{kind} optimizer{plural}"
+        yield "ranks", f"{ranks}, {each}; {', '.join(calls)}"
         if self.empty:
             empty = " and ".join(map(str, sorted(self.empty)))
             yield "empty", f"no gradients on rank {empty}"
-        events = [_event(each, self.optimizers) for each in self.overflows]
-        if self.resumes:
-            events.insert(self.resumes, "all ranks resume from rank 0's state dict")
         if self.parts:
             yield "desync", f"rank {ranks - 1} {self.parts} (iteration 1)"
+        events = [self._event(overflows) for overflows in self.overflows]
+        if self.resumes:
+            events.insert(self.resumes, "all ranks resume from rank 0's state dict")
         yield "history", ", ".join(events)
         if self.equal:
-            yield (
-                "gradient",
-                f"each element is {self.equal:g} on every rank, times the loss scale included",
-            )
+            what = f"each element is {self.equal:g} on every rank"
+            yield "gradient", f"{what}, times the loss scale included"
 
-
-def _event(overflows: Overflows, optimizers: int) -> str:
-    if not overflows:
-        return "clean"
-    where = [
-        f"{rank}" + f" optimizer {i}" * (optimizers > 1)
-        for rank, i in sorted(overflows)
-    ]
-    return "inf on rank " + " and ".join(where)
+    def _event(self, overflows: Overflows) -> str:
+        where = list[str]()
+        for rank, i in sorted(overflows):
+            optimizer = f" optimizer {i}" if self.optimizers > 1 else ""
+            where.append(f"{rank}{optimizer}")
+        return f"inf on rank {' and '.join(where)}" if where else "clean"
 
 
 class Seen(NamedTuple):
     """A record of what one iteration did on one rank.
 
     Attributes:
-        used: what the loss was multiplied by.
-        after: the scale after the update.
-        state: the state dict after it, as text.
-        moved: per optimizer, whether parameters or its state changed; None on a rank without
+        used: Factor by which the loss was multiplied.
+        after: Scale after the update.
+        state: State dict after the update, as text.
+        moved: Per optimizer, whether parameters or its state changed; None on a rank without
             gradients or parameters.
-        finite: whether every parameter is finite.
-        steps: per optimizer, steps counted so far; None where its kernel skips and counts nothing.
+        finite: Whether every parameter is finite.
+        steps: Per optimizer, steps counted so far; None where its kernel skips and counts nothing.
     """
 
     used: float
@@ -139,9 +127,9 @@ class RankRecord:
     """A record of one rank.
 
     Attributes:
-        seen: one per iteration that came to its end.
-        error: what was raised, '' if nothing.
-        waits: where it waited for ranks that do not come, '' if it did not.
+        seen: One per iteration that came to its end.
+        error: What was raised; "" for nothing.
+        waits: Where the rank waited for ranks that do not come; "" if it did not.
     """
 
     seen: list[Seen] = field(default_factory=list)
@@ -149,38 +137,41 @@ class RankRecord:
     waits: str = ""
 
 
-FAST: list[Way] = [("SGD", False), ("SGD", True), ("AdamW", True)]
-FAST_ON_DTENSORS: list[Way] = [
-    ("AdamW", False),
-    ("AdamW", True),
-]  # which a fused SGD of torch 2.13 does not take
+PLAIN: list[Way] = [("", False), ("", True)]
+FUSED: list[Way] = [("SGD", False), ("SGD", True), ("AdamW", True)]
+# torch 2.13 has no fused SGD of DTensors.
+FUSED_ON_DTENSORS: list[Way] = [("AdamW", False), ("AdamW", True)]
+# How the last rank desynchronizes -> the rank and the optimizer that overflow; -1 is the last rank.
+PARTING: dict[Parts, tuple[int, int]] = {
+    "does not step optimizer 0": (0, 1),
+    "steps in another order": (0, 0),
+    "exits before it steps": (-1, 0),
+}
 
 
-def scenarios(ranks: int, fast: Sequence[Way] = FAST) -> Iterator[Scenario]:
-    """Yield what is to be played, an overflow on all ranks, on each alone and so on; others'
-    standard first.
+def scenarios(ranks: int, fused: Sequence[Way] = FUSED) -> Iterator[Scenario]:
+    """Yield what is to be played: overflows on all ranks, on each alone, and so on.
+
+    A scenario to which a check compares another one comes first.
     """
+    last = ranks - 1
     alone = [frozenset({(rank, 0)}) for rank in range(ranks)]
-    everywhere = frozenset((rank, 0) for rank in range(ranks))
-    plain: list[Way] = [("", False), ("", True)]
-    for kernel, unscales in [*plain, *fast]:
+    everywhere = frozenset().union(*alone)
+    for kernel, unscales in [*PLAIN, *fused]:
         make = partial(Scenario, kernel=kernel, unscales=unscales)
         for which in (everywhere, *alone):
             yield make(_around(which))
-        yield make(_around(frozenset({(0, 0)})), optimizers=2).joined(ranks)
-        for which in (frozenset({(ranks - 1, 1)}), frozenset({(0, 0), (ranks - 1, 1)})):
+        yield make(_around(alone[0]), optimizers=2).joined(ranks)
+        for which in (frozenset({(last, 1)}), frozenset({(0, 0), (last, 1)})):
             yield make(_around(which), optimizers=2)
-        yield make(_around(alone[0]), empty=frozenset({ranks - 1}))
+        yield make(_around(alone[0]), empty=frozenset({last}))
     yield Scenario((NONE,), equal=LARGE)
     once = Scenario(_around(alone[0]))
-    yield from (
-        replace(once, resumes=resumes) for resumes in range(1, len(once.overflows))
-    )
-    parting: dict[Parts, tuple[int, int]] = {  # and who overflows
-        "does not step optimizer 0": (0, 1), "steps in another order": (0, 0), "exits before it steps": (ranks - 1, 0),
-    }  # fmt: skip
-    for parts, who in parting.items():
-        yield Scenario(_around(frozenset({who})), optimizers=2, parts=parts)
+    for resumes in range(1, len(once.overflows)):
+        yield replace(once, resumes=resumes)
+    for parts, (rank, i) in PARTING.items():
+        which = frozenset({(rank % ranks, i)})
+        yield Scenario(_around(which), optimizers=2, parts=parts)
 
 
 def _around(which: Overflows) -> tuple[Overflows, ...]:
@@ -195,65 +186,50 @@ def play(
     record: RankRecord,
 ) -> None:
     """Go through a scenario on one rank, and add what is seen to its record."""
-    kind, empty = (
-        partial(kind_of(gradients), KINDS[scenario.kernel], world),
-        bool(scenario.empty),
-    )
-    owners = [kind(empty=empty) for _ in range(scenario.optimizers)]
+    make_owner, optimizer = owner_of(gradients), KINDS[scenario.kernel]
+    owners = [
+        make_owner(optimizer, world, scenario.empty) for _ in range(scenario.optimizers)
+    ]
     scaler = make(world.group)
     for number, overflows in enumerate(scenario.overflows):
         if number and number == scenario.resumes:
             saved = world.first(scaler.state_dict())
             scaler = make(world.group)
             scaler.load_state_dict(saved)
-        parts = scenario.parts if (number, world.rank) == (1, world.size - 1) else ""
-        used, empty = float(scaler.scale(torch.ones(()))), world.rank in scenario.empty
+        used = float(scaler.scale(torch.ones(())))
         for i, owner in enumerate(owners):
-            bad = (world.rank, i) in overflows
-            owner.give(scenario.equal or used, bad=bad, empty=empty)
-        if parts == "exits before it steps":
-            return
-        order = {
-            "does not step optimizer 0": owners[1:],
-            "steps in another order": owners[::-1],
-        }.get(parts, owners)
-        record.seen.append(_step(scaler, owners, order, scenario, used, empty=empty))
+            is_bad = (world.rank, i) in overflows
+            owner.give(scenario.equal or used, overflows=is_bad)
+        stepped = owners
+        if (number, world.rank) == (1, world.size - 1):
+            if scenario.parts == "exits before it steps":
+                return
+            stepped = _parted(owners, scenario.parts)
+        before = [owner.held() for owner in owners]
+        for owner in stepped:
+            if scenario.unscales:
+                scaler.unscale_(owner.optimizer)
+            scaler.step(owner.optimizer)
+        scaler.update()
+        record.seen.append(_seen(scaler, used, owners, before))
 
 
-def _step(
-    scaler: Any,
-    owners: list[Sharded],
-    order: list[Sharded],
-    scenario: Scenario,
-    used: float,
-    *,
-    empty: bool,
+def _parted(owners: list[Sharded], parts: Parts) -> list[Sharded]:
+    """Return what a rank steps that may desynchronize, in its order."""
+    if parts == "does not step optimizer 0":
+        return owners[1:]
+    return owners[::-1] if parts == "steps in another order" else owners
+
+
+def _seen(
+    scaler: Any, used: float, owners: list[Sharded], before: list[list[object]]
 ) -> Seen:
-    """Step and update, and return what was seen of it."""
-    before = [owner.held() for owner in owners]
-    for owner in order:
-        if scenario.unscales:
-            scaler.unscale_(owner.optimizer)
-        scaler.step(owner.optimizer)
-    scaler.update()
-    moved = tuple(
-        None if empty or not owner.elements() else owner.held() != held
-        for owner, held in zip(owners, before, strict=True)
-    )
-    state = repr(scaler.state_dict()) if hasattr(scaler, "state_dict") else ""
-    finite = all(owner.finite() for owner in owners)
+    pairs = zip(owners, before, strict=True)
     return Seen(
-        used,
-        float(scaler.get_scale()),
-        state,
-        moved,
-        finite,
-        tuple(_steps(each, scenario) for each in owners),
+        used=used,
+        after=float(scaler.get_scale()),
+        state=repr(scaler.state_dict()) if hasattr(scaler, "state_dict") else "",
+        moved=tuple(owner.has_moved(held) for owner, held in pairs),
+        finite=all(owner.finite() for owner in owners),
+        steps=tuple(owner.steps() for owner in owners),
     )
-
-
-def _steps(owner: Sharded, scenario: Scenario) -> int | None:
-    if scenario.kernel != "AdamW":
-        return None if scenario.kernel else owner.calls
-    counted = [int(local(state["step"])) for state in owner.optimizer.state.values()]
-    return counted[0] if counted else 0

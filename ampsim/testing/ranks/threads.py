@@ -1,5 +1,4 @@
-"""Ranks as threads under the scheduler: a small join in place of the collective, in the orders that
-a schedule chooses.
+"""Ranks as threads under the scheduler, in the orders that a schedule chooses.
 
 What gloo or NCCL would do a `Meeting` does: the n-th collective of each rank on a group is the same
 meeting, if it is of the same kind, and who is there waits for the others. A result is written when
@@ -16,13 +15,14 @@ import torch
 import torch.distributed as dist
 
 from ampsim.testing import scheduler
-from ampsim.testing.ranks.gradients import Gradients, World
+from ampsim.testing.ranks.gradients import World
 from ampsim.testing.ranks.scenario import Make, RankRecord, Scenario, play
-from ampsim.testing.scheduler.instrument import replace
 from ampsim.testing.scheduler.locks import Primitive
 
 STEPS = 3000  # of one run, at most
 PATIENCE = 64  # steps between those in which a late rank goes on
+Tensors = list[torch.Tensor]
+Write = Callable[[list[Any]], object]  # writes the result of what all ranks brought
 OPERATIONS: dict[Any, Callable[[torch.Tensor], torch.Tensor]] = {  # of stacked tensors
     dist.ReduceOp.SUM: lambda ranks: ranks.sum(0),
     dist.ReduceOp.AVG: lambda ranks: ranks.sum(0) / len(ranks),
@@ -70,20 +70,12 @@ class _Work(dist.Work):
     """The work of a collective: `wait` writes its result."""
 
     def __init__(
-        self,
-        meeting: Meeting,
-        rank: int,
-        tensors: list[torch.Tensor],
-        write: Callable[[list[Any]], object],
+        self, meeting: Meeting, rank: int, tensors: Tensors, write: Write
     ) -> None:
         super().__init__()
-        self._meeting, self._rank, self._write, self._waited = (
-            meeting,
-            rank,
-            write,
-            False,
-        )
-        self._tensors = tensors
+        self._meeting, self._rank = meeting, rank
+        self._tensors, self._write = tensors, write
+        self._waited = False
 
     def wait(self, timeout: object = None) -> bool:
         if not self._waited:
@@ -92,9 +84,7 @@ class _Work(dist.Work):
         return True
 
     def get_future(self) -> Any:
-        """Return what DDP asks an all_reduce for, complete: who waits for a future hands over to no
-        other rank.
-        """
+        """Return a complete future: who waits for one hands over to no other rank."""
         self.wait()
         future: Any = torch.futures.Future()
         future.set_result(self._tensors)
@@ -118,61 +108,29 @@ class Group(dist.ProcessGroup):
         key = self._next, what
         if key not in self._meetings:
             self._meetings[key] = Meeting(what, self.size(), self._next)
-        meeting = self._meetings[key]
         self._next += 1
-        meeting.bring(self.rank(), value)
-        return meeting
+        self._meetings[key].bring(self.rank(), value)
+        return self._meetings[key]
 
     def share(self, what: str, value: Any) -> list[Any]:
         """Return what every rank passes, by rank."""
         return self.come(what, value).wait(self.rank())
 
-    def _work(
-        self,
-        what: str,
-        tensors: list[torch.Tensor],
-        write: Callable[[list[Any]], object],
-    ) -> _Work:
-        return _Work(
-            self.come(what, [tensor.detach().clone() for tensor in tensors]),
-            self.rank(),
-            tensors,
-            write,
-        )
+    def _work(self, what: str, tensors: Tensors, write: Write) -> _Work:
+        brought = [tensor.detach().clone() for tensor in tensors]
+        return _Work(self.come(what, brought), self.rank(), tensors, write)
 
-    def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> _Work:  # type: ignore[override]
+    def allreduce(self, tensors: Tensors, opts: Any = None) -> _Work:  # type: ignore[override]
         """Reduce each tensor over the ranks, in place."""
-        return self._reduced("all_reduce", tensors, opts, lambda: True)
+        return self._work("all_reduce", tensors, _reducing(tensors, opts))
 
-    def reduce(self, tensors: list[torch.Tensor], opts: Any = None) -> _Work:  # type: ignore[override]
+    def reduce(self, tensors: Tensors, opts: Any = None) -> _Work:  # type: ignore[override]
         """Reduce each tensor over the ranks, in place on one of them."""
-        return self._reduced(
-            "reduce", tensors, opts, lambda: self.rank() == opts.rootRank
-        )
-
-    def _reduced(
-        self,
-        what: str,
-        tensors: list[torch.Tensor],
-        opts: Any,
-        takes: Callable[[], bool],
-    ) -> _Work:
-        op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
-        (joined,) = [join for each, join in OPERATIONS.items() if op == each]
-
-        def write(brought: list[Any]) -> None:
-            for tensor, *ranks in (
-                zip(tensors, *brought, strict=True) if takes() else ()
-            ):
-                tensor.detach().copy_(joined(torch.stack(ranks)))
-
-        return self._work(what, tensors, write)
+        written = tensors if self.rank() == opts.rootRank else []
+        return self._work("reduce", tensors, _reducing(written, opts))
 
     def allgather(  # type: ignore[override]
-        self,
-        outputs: list[list[torch.Tensor]],
-        inputs: list[torch.Tensor],
-        opts: Any = None,
+        self, outputs: list[Tensors], inputs: Tensors, opts: Any = None
     ) -> _Work:
         """Copy each rank's tensor into the output with its number."""
 
@@ -183,7 +141,7 @@ class Group(dist.ProcessGroup):
 
         return self._work("all_gather", inputs, write)
 
-    def broadcast(self, tensors: list[torch.Tensor], opts: Any = None) -> _Work:  # type: ignore[override]
+    def broadcast(self, tensors: Tensors, opts: Any = None) -> _Work:  # type: ignore[override]
         """Copy one rank's tensors to all."""
 
         def write(brought: list[Any]) -> None:
@@ -194,6 +152,18 @@ class Group(dist.ProcessGroup):
 
     def getBackendName(self) -> str:  # noqa: N802
         return "threads"
+
+
+def _reducing(tensors: Tensors, opts: Any) -> Write:
+    """Return what writes into tensors the reduction of what all ranks brought."""
+    op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
+    (join,) = [join for each, join in OPERATIONS.items() if op == each]
+
+    def write(brought: list[Any]) -> None:
+        for i, tensor in enumerate(tensors):
+            tensor.detach().copy_(join(torch.stack([each[i] for each in brought])))
+
+    return write
 
 
 def live_together(
@@ -218,7 +188,6 @@ def live_together(
 
 def _answer_for_groups(c: scheduler.Scheduler, mine: Callable[[], Any]) -> None:
     """Let torch.distributed know a `Group` where it asks a table of processes, until the run ends."""
-    task_runner = c._task_runner  # noqa: SLF001
 
     def gather(objects: list[Any], value: Any, group: Any = None) -> None:
         objects[:] = (group or mine()).share("all_gather_object", value)
@@ -229,13 +198,10 @@ def _answer_for_groups(c: scheduler.Scheduler, mine: Callable[[], Any]) -> None:
     def ranks(group: Any = None) -> list[int]:
         return [*range((group or mine()).size())]
 
-    replace(task_runner, type(dist.group), "WORLD", property(lambda _: mine()))
-    for name, answer in {
-        "all_gather_object": gather,
-        "barrier": barrier,
-        "get_process_group_ranks": ranks,
-    }.items():
-        replace(task_runner, dist, name, answer)
+    c.replace(type(dist.group), "WORLD", property(lambda _: mine()))
+    c.replace(dist, "all_gather_object", gather)
+    c.replace(dist, "barrier", barrier)
+    c.replace(dist, "get_process_group_ranks", ranks)
 
 
 def late(rank: int) -> scheduler.Chooser:
@@ -245,28 +211,18 @@ def late(rank: int) -> scheduler.Chooser:
 
     def choose(step: int, names: Sequence[str]) -> int:
         is_turn = step % PATIENCE == 0
-        chosen = [
-            at for at, name in enumerate(names) if (name == f"rank {rank}") == is_turn
-        ]
-        return chosen[0] if chosen else 0
+        for place, name in enumerate(names):
+            if (name == f"rank {rank}") == is_turn:
+                return place
+        return 0
 
     return choose
-
-
-def waiting(meetings: Meetings) -> dict[int, str]:
-    """Return which ranks wait indefinitely, in which collective, and which ranks are missing."""
-    return {
-        rank: f"{meeting} ({meeting.status})"
-        for meeting in meetings.values()
-        for rank in meeting.waiting
-    }
 
 
 def play_on_threads(
     make: Make,
     scenario: Scenario,
     size: int,
-    gradients: Gradients,
     schedule: Any = scheduler.KEEP_RUNNING,
 ) -> list[RankRecord]:
     """Run a scenario with every rank a thread; return what was seen on each."""
@@ -276,10 +232,8 @@ def play_on_threads(
         record = records[group.rank()]
         world = World(group, lambda value: group.share("share", value)[0])
         try:
-            play(make, world, scenario, gradients, record)
-        except (
-            Exception
-        ) as error:  # what a scaler raises on one rank is no end of the others
+            play(make, world, scenario, "sharded", record)
+        except Exception as error:  # on one rank, which is no end of the others
             record.error = f"{type(error).__name__}: {error}"
 
     def program(c: scheduler.Scheduler) -> None:
@@ -288,6 +242,7 @@ def play_on_threads(
     failure = scheduler.attempt(program, schedule, max_steps=STEPS).failure
     if failure is not None and not isinstance(failure, scheduler.DeadlockError):
         raise failure  # a deadlock is seen in the records
-    for rank, what in waiting(meetings).items():
-        records[rank].waits = what
+    for meeting in meetings.values():
+        for rank in meeting.waiting:
+            records[rank].waits = f"{meeting} ({meeting.status})"
     return records

@@ -95,6 +95,10 @@ class Scheduler:
         """
         _watch.watch_attributes(self._task_runner, owner, names)
 
+    def replace(self, owner: object, name: str, value: object) -> None:
+        """Set an attribute of a class or module until the run ends."""
+        _watch.replace(self._task_runner, owner, name, value)
+
     def patch(self, module: ModuleType) -> tuple[str, ...]:
         """Replace `threading`, `queue` and `time.sleep` in an unmodified module until the run ends.
 
