@@ -13,10 +13,10 @@ torch = pytest.importorskip(
 )
 
 from ampsim.testing import FoundInfAdapter, Subject, Traits  # noqa: E402
-from ampsim.testing.emit import loop as of_loops  # noqa: E402
-from ampsim.testing.emit.run_emitted import require_failure  # noqa: E402
+from ampsim.testing.emit.run_emitted import loop_test, require_failure  # noqa: E402
 from ampsim.testing.emit.scaler import write  # noqa: E402
 from ampsim.testing.emit.text import value  # noqa: E402
+from ampsim.testing.loop.judge import CHECKS as LOOP_CHECKS  # noqa: E402
 from ampsim.torch import GradScaler  # noqa: E402
 from experiments.bugs.loops import BUGS  # noqa: E402
 from tests.test_cli import run  # noqa: E402
@@ -200,7 +200,7 @@ def loops(monkeypatch):
 )
 def test_loop_test_fails_only_for_fault(name, loops):
     loops.make = BUGS[name].make
-    source = of_loops.write(BUGS[name].check, "loops:make")
+    source = loop_test(LOOP_CHECKS[BUGS[name].check], "loops:make")
     assert outcome(source) == "failed", source
     loops.make = RIGHT["averaged_and_scheduled"]
     assert outcome(source) == "passed", source

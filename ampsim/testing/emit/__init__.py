@@ -1,9 +1,6 @@
-"""The room that writes a failure as a short pytest file that needs the scaler, or the loop, alone.
+"""A failure as a short pytest file.
 
-scaler, loop To find the shortest failure and write it: of a scaler the check itself, of a loop what
-    it comes to.
-text
-    The file that is written, and values as Python reads them back.
-run_emitted To emit a check's failure: it is run in a process without ampsim, and what does not fail
-    there is not given out.
+`scaler` finds the minimal failure of a scaler and writes the check itself, so that the file needs the
+scaler alone. `text` writes the file, and values as Python reads them back. `run_emitted` runs what
+was written, without ampsim where it does not name it: a test that does not fail is not given out.
 """

@@ -4,7 +4,10 @@ nothing.
 
 import subprocess
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ampsim.testing.check import Check
 
 _RUN = """
 import sys
@@ -41,20 +44,40 @@ def emit(target: str, check: str, *, limit: float = 300.0, **options: Any) -> st
             no such check.
     """
     from ampsim.testing.check import chosen
-    from ampsim.testing.emit import loop, scaler
+    from ampsim.testing.emit import scaler
     from ampsim.testing.load import load
     from ampsim.testing.loop.judge import CHECKS as LOOP_CHECKS
     from ampsim.testing.scaler_checks import CHECKS
 
     chosen({**LOOP_CHECKS, **CHECKS}, [check])  # refuses an unknown one
     load(target)
-    feeds = hasattr(sys.modules[target.partition(":")[0]], "batches")
-    if check in LOOP_CHECKS and (feeds or check not in CHECKS):
-        source, ends = loop.write(check, target), "AssertionError"
+    has_batches = hasattr(sys.modules[target.partition(":")[0]], "batches")
+    if check in LOOP_CHECKS and (has_batches or check not in CHECKS):
+        source, ends = loop_test(LOOP_CHECKS[check], target), "AssertionError"
     else:
         source, ends = scaler.write(check, target, **options)
     require_failure(source, ends, limit)
     return source
+
+
+def loop_test(check: "Check", target: str) -> str:
+    """Return a pytest file that runs a check on a loop; it needs ampsim, as the loop does.
+
+    Args:
+        check: A check of loops.
+        target: ``module:make``, whose batches are called ``batches`` in the same module.
+    """
+    from ampsim.testing.emit.text import written
+    from ampsim.testing.load import load
+
+    module, _, path = target.partition(":")
+    batches = "batches()" if callable(load(f"{module}:batches")) else "batches"
+    imports = [
+        f"from {module} import batches, {path}",
+        "from ampsim.testing import check_loop",
+    ]
+    call = f'check_loop({path}, {batches}, ["{check.name}"])'
+    return written(check, f"fails for {target}", imports, [call])
 
 
 def require_failure(source: str, ends: str, limit: float) -> None:
@@ -69,15 +92,20 @@ def require_failure(source: str, ends: str, limit: float) -> None:
     command = [sys.executable, "-c", _RUN]
     try:
         done = subprocess.run(  # noqa: S603
-            command, input=source, capture_output=True, text=True, timeout=limit or None, check=False,
-        )  # fmt: skip
+            command,
+            input=source,
+            capture_output=True,
+            text=True,
+            timeout=limit or None,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         raise ValueError(
             f"the standalone test did not end within {limit:g} s; run the check itself"
         ) from None
-    lines = [line for line in done.stdout.splitlines() if line.startswith("ENDED ")]
-    said = [*done.stderr.strip().splitlines(), *lines][-1:]
-    ended = said[0].removeprefix("ENDED ") if said else "nothing"
+    printed = [line for line in done.stdout.splitlines() if line.startswith("ENDED ")]
+    *_, last = ["nothing", *done.stderr.strip().splitlines(), *printed]
+    ended = last.removeprefix("ENDED ")
     if "ampsim" in ended and "ModuleNotFoundError" in ended:
         raise ValueError(
             f"the target imports ampsim ({ended}), but a standalone test runs without ampsim: "
@@ -85,5 +113,5 @@ def require_failure(source: str, ends: str, limit: float) -> None:
         )
     if not ended.startswith(ends):
         raise ValueError(
-            f"the standalone test ended with {ended}, expected {ends}; please report this with the test"
+            f"the standalone test ended with {ended}, expected {ends}: it shows no failure"
         )

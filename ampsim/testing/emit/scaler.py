@@ -6,8 +6,8 @@ the falsifying example. What the reference state machine expects is a value.
 
 import ast
 import inspect
+import re
 import shlex
-from collections.abc import Iterator
 from contextlib import suppress
 from types import ModuleType
 from typing import Any
@@ -16,7 +16,7 @@ from ampsim.core.machine import Rule
 from ampsim.testing import examples as generation
 from ampsim.testing.alarm import OverdueError
 from ampsim.testing.construction import CONSTANTS, arguments_of
-from ampsim.testing.emit.text import Text, value, written
+from ampsim.testing.emit.text import call, value, written
 from ampsim.testing.load import load
 from ampsim.testing.scaler_checks import suggest_traits
 from ampsim.testing.scaler_checks.adapter import ScalerAdapter
@@ -24,6 +24,11 @@ from ampsim.testing.scaler_checks.check import Failure, ScalerCheck, time_limit
 from ampsim.testing.scaler_checks.run import chosen
 from ampsim.testing.scaler_checks.subject import Subject, find
 from ampsim.testing.scaler_checks.traits import Traits
+
+OF_ANNOTATIONS = (
+    "collections.abc",
+    "typing",
+)  # the written file does not evaluate these
 
 
 def write(
@@ -94,76 +99,71 @@ def _printed(check: ScalerCheck, failure: Failure, target: str) -> str:
     if check.printed:  # run it once, for the answers of the reference
         with suppress(Exception):
             function(example, **failure.values)
-    parts, imports = sources(function)
-    source = "\n".join(parts)
+    found = _sources(function)
+    source = "\n".join(found.values())
+    is_bounded = "case.construct(" not in source
+    traits = example.subject.traits if is_bounded else Traits()
     module, _, path = target.partition(":")
-    traits = {name: value(getattr(example.traits, name)) for name in vars(Traits())}
-    declared = [
-        f"{name}={text}" for name, text in traits.items() if f"traits.{name}" in source
-    ]
-    bounded = "case.construct(" not in source
-    parts.append(
-        _maker(path, load(target), example.subject.traits if bounded else Traits())
-    )
-    body = [f"case = ScalerAdapter(make, SimpleNamespace({', '.join(declared)}))"]
-    if example.answers and (settings := _rule_settings(example.traits)):
+    name = path.partition(".")[0]
+    found |= {
+        name: f"from {module} import {name}",
+        "SimpleNamespace": "from types import SimpleNamespace",
+        "math": "import math",
+        "torch": "import torch",
+        "make": _maker(path, load(target), traits),
+    }
+    declared = {
+        name: getattr(example.traits, name)
+        for name in vars(Traits())
+        if f"traits.{name}" in source
+    }
+    body = [f"case = ScalerAdapter(make, {call('SimpleNamespace', declared)})"]
+    settings = _rule_settings(example.traits)
+    if example.answers and settings:
         body.append(f"# Expected of a rule with {settings}:")
     for name, answer in example.answers.items():
         body.append(f"case.{name} = lambda *_, **__: {value(answer)}")
-    arguments = [f"{name}={value(each)}" for name, each in failure.values.items()]
-    body.append(f"{function.__name__}({', '.join(['case', *arguments])})")
+    body.append(call(function.__name__, failure.values, "case"))
     first = check.message(failure, generation.choose()).partition("\n")[0]
     seen = first.removeprefix(f"{check.name}: ")
-    about = Text(check.name, seen, check.statement, check.issue)
-    imports.add(f"from {module} import {path.partition('.')[0]}")
-    return written(about, sorted(imports), body, parts)
+    return written(check, seen, [*found.values()], body)
 
 
 def _rule_settings(traits: Traits) -> str:
     """Write the settings of the reference state machine that torch's scaler does not have."""
-    shown = {
-        name: each
-        for name, each in traits.differences().items()
-        if hasattr(Rule(), name)
-    }
+    changes = traits.differences()
+    shown = {name: changes[name] for name in changes if hasattr(Rule(), name)}
     if "hysteresis" in shown:
         shown["hysteresis_reset"] = traits.hysteresis_reset
     return suggest_traits.written(shown)
 
 
-def sources(function: Any) -> tuple[list[str], set[str]]:
-    """Return the sources of a check, of the adapter, and of what these use of ampsim, in order, and
-    lines of imports.
-    """
-    parts, known = list[str](), {"ScalerAdapter"}
-    imports = {"import math", "import torch", "from types import SimpleNamespace"}
+def _sources(function: Any) -> dict[str, str]:
+    """Return by name what the file defines or imports: a check, the adapter, and what they use."""
+    found = {"ScalerAdapter": ""}
+    _add(function, _undecorated(function), found)
+    _add(ScalerAdapter, _adapter_for("\n".join(found.values())), found)
+    return found
 
-    def add(definition: Any, text: str) -> None:
-        known.add(definition.__name__)
-        space = vars(inspect.getmodule(definition))
-        names = {
-            each.id for each in ast.walk(ast.parse(text)) if isinstance(each, ast.Name)
-        }
-        for name in sorted(names & space.keys() - known):
-            need(name, space[name])
-        parts.append(text.rstrip())
 
-    def need(name: str, used: Any) -> None:
+def _add(definition: Any, text: str, found: dict[str, str]) -> None:
+    """Add what a definition uses of ampsim, and imports of the rest, before its source."""
+    nodes, space = ast.walk(ast.parse(text)), vars(inspect.getmodule(definition))
+    names = {each.id for each in nodes if isinstance(each, ast.Name)}
+    found[definition.__name__] = ""  # it may use itself
+    for name in sorted(names & space.keys() - found.keys()):
+        used = space[name]
         home = getattr(used, "__module__", "")
         if isinstance(used, ModuleType):
-            imports.add(f"import {name}")
+            found[name] = f"import {name}"
         elif getattr(used, "__name__", "") != name:
-            parts.append(f"{name} = {value(used)}")
-            known.add(name)
+            found[name] = f"{name} = {value(used)}"
         elif home.startswith("ampsim."):
-            add(used, _undecorated(used))
-        else:
-            imports.add(f"from {home} import {name}")
-
-    add(function, _undecorated(function))
-    count = len(parts)
-    add(ScalerAdapter, _pruned(ScalerAdapter, "\n".join(parts)))
-    return [*parts[count:], *parts[:count]], imports  # annotations name the adapter
+            _add(used, _undecorated(used), found)
+        elif home not in OF_ANNOTATIONS:
+            found[name] = f"from {home} import {name}"
+    del found[definition.__name__]
+    found[definition.__name__] = text.rstrip()
 
 
 def _undecorated(definition: Any) -> str:
@@ -171,55 +171,42 @@ def _undecorated(definition: Any) -> str:
     return text[max(0, text.find(f"def {definition.__name__}(")) :]
 
 
-def _pruned(kind: type, text: str) -> str:
-    """Return the source of a class without the methods that neither a text nor the rest of it uses."""
-    lines = inspect.getsource(kind).splitlines()
-    (tree,) = ast.parse("\n".join(lines)).body
-    assert isinstance(tree, ast.ClassDef)  # noqa: S101
-    methods = {
-        each.name: each for each in tree.body if isinstance(each, ast.FunctionDef)
+def _adapter_for(text: str) -> str:
+    """Return the source of the adapter's class, with the methods that a text needs."""
+    members = {
+        name: getattr(it, "fget", it) for name, it in vars(ScalerAdapter).items()
     }
-    used, needed = {"__init__"}, {each.attr for each in _attributes(text)}
-    while needed := needed & methods.keys() - used:
-        used |= needed
-        needed = {each.attr for name in needed for each in _attributes(methods[name])}
-    kept = [f"class {kind.__name__}:"]
-    for name, method in methods.items():
-        if name in used:
-            decorators = method.decorator_list
-            first = decorators[0].lineno if decorators else method.lineno
-            kept += [*lines[first - 1 : method.end_lineno], ""]
-    return "\n".join(kept)
-
-
-def _attributes(code: str | ast.AST) -> Iterator[ast.Attribute]:
-    tree = ast.parse(code) if isinstance(code, str) else code
-    return (each for each in ast.walk(tree) if isinstance(each, ast.Attribute))
+    methods = {
+        name: inspect.getsource(it)
+        for name, it in members.items()
+        if inspect.isfunction(it)
+    }
+    needed = list[str]()
+    more = ["__init__"]
+    while more:
+        needed += more
+        text += "\n".join(methods[name] for name in more)
+        used = {*re.findall(r"\b(?:case|self)\.(\w+)", text)}
+        more = [name for name in methods if name in used and name not in needed]
+    kept = [source for name, source in methods.items() if name in needed]
+    return "\n".join(["class ScalerAdapter:", *kept])
 
 
 def _maker(path: str, target: Any, traits: Traits) -> str:
     """Write a function of constants that makes a scaler, as the checks do: within its bounds."""
     arguments = arguments_of(target)
-    if arguments is None:
-        defaults: dict[str, Any] = {each: getattr(Rule(), each) for each in CONSTANTS}
-        call = "SimpleNamespace(**constants)"
-        if "enabled" in inspect.signature(target).parameters:
-            call += ', enabled=given.get("enabled", True)'
+    if arguments is not None:
+        defaults, passed = arguments(Rule()), "**constants"
     else:
-        defaults, call = arguments(Rule()), "**constants"
+        defaults = {name: getattr(Rule(), name) for name in CONSTANTS}
+        passed = "SimpleNamespace(**constants)"
+        if "enabled" in inspect.signature(target).parameters:
+            passed += ', enabled=given.get("enabled", True)'
     lines = [
         "def make(**given):",
         f"    constants = {value(defaults)}",
         "    constants |= {name: given[name] for name in constants.keys() & given}",
-        *_within_bounds(traits),
-        f"    return {path}({call})",
     ]
-    return "\n".join(lines)
-
-
-def _within_bounds(traits: Traits) -> list[str]:
-    """Return the lines that bring constants within what the traits declare."""
-    lines: list[str] = []
     if "factors" in traits.unsupported:
         lines += ["    constants |= dict(growth_factor=2.0, backoff_factor=0.5)"]
     if traits.powers_of_two:
@@ -229,4 +216,4 @@ def _within_bounds(traits: Traits) -> list[str]:
     if (low, top) != (0.0, 2.0**127):
         bounds = f"min({value(top)}, max({value(low)}, constants['init_scale']))"
         lines += [f"    constants['init_scale'] = {bounds}"]
-    return lines
+    return "\n".join([*lines, f"    return {path}({passed})"])

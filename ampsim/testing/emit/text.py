@@ -8,51 +8,48 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from itertools import groupby
-from typing import NamedTuple
 
 from ampsim.core.formats import far_power
+from ampsim.testing.check import Check
 
 WIDTH = 110
 
 
-class Text(NamedTuple):
-    """The words for a failure: the check's name, what was seen, the check, a report, the cause."""
-
-    check: str
-    seen: str
-    statement: str
-    issue: str = ""
-    cause: str = ""
-
-
-def written(
-    about: Text, imports: Sequence[str], body: Sequence[str], head: Sequence[str] = ()
-) -> str:
+def written(check: Check, seen: str, parts: Sequence[str], body: Sequence[str]) -> str:
     """Return the file.
 
     Args:
-        about: What its docstring says.
-        imports: Lines that import what the code uses.
+        check: The check that fails.
+        seen: How it fails.
+        parts: Imports and definitions that the test uses.
         body: Lines of the test.
-        head: Definitions before the test.
     """
-    plain = [line for line in imports if line.startswith("import")]
-    front = "\n".join([*sorted(plain), *sorted({*imports} - {*plain})])
-    code = textwrap.indent("\n".join(body), "    ")
-    parts = [f"{_docstring(about)}\n\n{front}", *head]
-    return "\n\n\n".join([*parts, f"def test_{about.check}():\n{code}\n"])
+    future = "from __future__ import annotations"
+    plain = sorted(part for part in parts if part.startswith("import "))
+    names = sorted(part for part in parts if part.startswith("from "))
+    front = "\n".join([_docstring(check, seen), "", future, "", *plain, *names])
+    definitions = [part for part in parts if part not in (*plain, *names)]
+    test = textwrap.indent("\n".join(body), "    ")
+    test = f"def test_{check.name}():\n{test}\n"
+    return "\n\n\n".join([front, *definitions, test])
 
 
-def _docstring(about: Text) -> str:
-    seen = re.sub(
-        r"\x1b\[\d*m", "", f"{about.check}: {about.seen}"
-    )  # a terminal's colors
-    report = f"Reported before: {about.issue}" if about.issue else ""
-    version = f"Seen with torch {metadata.version('torch')}."
-    rest = [about.statement, about.cause, report, version]
-    lines = [textwrap.fill(line, WIDTH) for line in rest if line]
-    first = textwrap.fill(textwrap.shorten(seen, 2 * WIDTH, placeholder=" ..."), WIDTH)
-    return "\n".join([f'"""{first}', "", *lines, '"""'])
+def _docstring(check: Check, seen: str) -> str:
+    plain = re.sub(r"\x1b\[\d*m", "", seen)  # without a terminal's colors
+    lines = [
+        textwrap.shorten(f"{check.name}: {plain}", 2 * WIDTH, placeholder=" ..."),
+        check.statement,
+        f"Reported before: {check.issue}" if check.issue else "",
+        f"Seen with torch {metadata.version('torch')}.",
+    ]
+    first, *rest = [textwrap.fill(line, WIDTH) for line in lines if line]
+    return "\n".join([f'"""{first}', "", *rest, '"""'])
+
+
+def call(name: str, named: Mapping[str, object], *first: str) -> str:
+    """Write a call with these named values, after arguments that are written already."""
+    arguments = [*first, *(f"{key}={value(each)}" for key, each in named.items())]
+    return f"{name}({', '.join(arguments)})"
 
 
 def value(each: object) -> str:
@@ -60,30 +57,25 @@ def value(each: object) -> str:
     if isinstance(each, float):
         return number(each)
     if isinstance(each, Mapping):
-        return f"dict({_arguments(each)})"
+        return call("dict", each)
     if hasattr(each, "_asdict"):
-        return f"SimpleNamespace({_arguments(each._asdict())})"
+        return call("SimpleNamespace", each._asdict())
     if isinstance(each, list):
         return _listed(each)
     if isinstance(each, tuple):
-        return f"({''.join(f'{value(one)}, ' for one in each).rstrip(' ')})"
+        items = "".join(f"{value(item)}, " for item in each)
+        return f"({items.rstrip()})"
     if isinstance(each, frozenset):
         return f"frozenset({sorted(each)})"  # the same text whatever the hash seed
     return repr(each)
 
 
-def _arguments(named: Mapping[str, object]) -> str:
-    return ", ".join(f"{name}={value(each)}" for name, each in named.items())
-
-
 def _listed(values: list[object]) -> str:
-    """Write a list; if a value comes more than 3 times in a row, as a sum: ``[False] * 300 +
-    [True]``.
-    """
-    runs = [(one, len(list(run))) for one, run in groupby(map(value, values))]
-    if max((times for _, times in runs), default=0) <= 3:
+    """Write a list; where a value comes more than 3 times in a row, as a sum: ``[0] * 9 + [1]``."""
+    runs = [(one, len([*run])) for one, run in groupby(map(value, values))]
+    if all(times <= 3 for _, times in runs):
         return f"[{', '.join(map(value, values))}]"
-    return " + ".join(f"[{one}]" + f" * {times}" * (times > 1) for one, times in runs)
+    return " + ".join(f"[{one}] * {times}" for one, times in runs)
 
 
 def number(number: float) -> str:
