@@ -1,7 +1,7 @@
 """`AsyncGradScaler` and its optimizer thread under the deterministic scheduler.
 
 Each access to what threads share is a switch point: the state, the ends of calls, the outcomes of
-jobs. Interrupts, forks, closes, crashes, and failures are events at any of these points, with a
+jobs. Interrupts, forks, closes, and failures are events at any of these points, with a
 second thread active.
 """
 
@@ -319,7 +319,7 @@ def test_schedules_of_two_updates():
     explore(program, expect((1, True)))
 
 
-# ------------------------------------------------------------------ close, failure, and crash
+# ------------------------------------------------------------------ close and failure
 
 
 @pytest.mark.parametrize("closes", ["scaler", "thread"])
@@ -465,10 +465,10 @@ def lone_client_program(depth):
 
 @pytest.mark.parametrize("depth", [0, 1])
 @pytest.mark.parametrize("task", ["client", "waiter"])
-def test_crash_causes_no_deadlock(depth, task):
+def test_unguarded_interrupt_causes_no_deadlock(depth, task):
     program = lone_client_program(depth)
     for step in range(len(scheduler.run(program).trace)):
-        done = scheduler.attempt(program, crash_at={step: task})
+        done = scheduler.attempt(program, interrupt_at={step: task})
         assert done.failure is None, str(done)
         assert done.value in (8.0, 16.0)
 

@@ -28,21 +28,20 @@ class Step(NamedTuple):
     note: str = ""
 
     def __str__(self) -> str:
-        return " ".join(filter(None, (f"{self.task}:", *self[1:])))
+        words = f"{self.task}:", self.op, self.subject, self.note
+        return " ".join(filter(None, words))
 
 
 def story(trace: Sequence[Step], last: int = 40) -> str:
     """Write the last steps of a trace, numbered."""
-    first = max(0, len(trace) - last)
-    return "\n".join(f"{i:5d}  {step}" for i, step in enumerate(trace[first:], first))
+    numbered = [f"{number:5d}  {step}" for number, step in enumerate(trace)]
+    return "\n".join(numbered[-last:])
 
 
-def replay(schedule: Mapping[int, int], faults: Iterable[tuple[int, str, str]]) -> str:
+def replay(schedule: Mapping[int, int], faults: Iterable[tuple[int, str]]) -> str:
     """Write the call that gives the same run again."""
-    plans: dict[str, dict[int, str]] = {}
-    for step, task, kind in faults:
-        plans.setdefault(kind, {})[step] = task
-    extra = "".join(f", {kind}_at={plan}" for kind, plan in plans.items())
+    interrupts = dict(faults)
+    extra = f", interrupt_at={interrupts}" if interrupts else ""
     return f"replay: run(program, schedule={dict(schedule)}{extra})"
 
 
@@ -51,7 +50,6 @@ def table(tasks: Iterable["Task"]) -> str:
     lines = list[str]()
     for task in tasks:
         held = ", ".join(map(str, task.holds)) or "nothing"
-        lines.append(
-            f"{task.name}: {task.state}, waits for {task.waits_for}, holds {held}"
-        )
+        waits = f"waits for {task.waits_for}, holds {held}"
+        lines.append(f"{task.name}: {task.state}, {waits}")
     return "\n".join(lines)

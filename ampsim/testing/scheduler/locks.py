@@ -32,6 +32,11 @@ class Primitive:
     def status(self) -> str:
         return ""
 
+    def _switch(
+        self, op: str, ready: Callable[[], bool] | None = None, *, timed: bool = False
+    ) -> bool:
+        return self._task_runner.switch(op, self, ready, timed=timed)
+
     def __str__(self) -> str:
         return self._label
 
@@ -68,12 +73,10 @@ class _Lockable(_Guard):
         return self.owner is None
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        if blocking and timeout < 0:
-            self._task_runner.switch("acquire", self, self.free)
-        elif timeout > 0:
-            if not self._task_runner.switch("try", self, self.free, timed=True):
-                return False
-        elif self._task_runner.switch("try", self) and self.owner is not None:
+        waits = blocking and timeout != 0
+        op = "acquire" if waits and timeout < 0 else "try"
+        self._switch(op, self.free if waits else None, timed=waits and timeout > 0)
+        if not self.free():
             return False
         self.take(1)
         return True
@@ -93,7 +96,7 @@ class _Lockable(_Guard):
 
     def again(self, depth: int) -> None:
         """Become the owner once more after `drop`, waiting if need be."""
-        self._task_runner.switch("acquire", self, self.free)
+        self._switch("acquire", self.free)
         self.take(depth)
 
 
@@ -101,7 +104,7 @@ class Lock(_Lockable):
     """`threading.Lock`."""
 
     def locked(self) -> bool:
-        self._task_runner.switch("locked", self)
+        self._switch("locked")
         return self.owner is not None
 
     def owned(self) -> bool:
@@ -112,7 +115,7 @@ class Lock(_Lockable):
             self.drop()  # a task that unwinds leaves `with lock:`, whoever owns the lock by now
             return
         if self.owner is not None:
-            self._task_runner.switch("release", self)
+            self._switch("release")
         if self.owner is None:
             raise RuntimeError("release unlocked lock")
         self.drop()
@@ -138,7 +141,7 @@ class RLock(_Lockable):
                 return
             raise RuntimeError("cannot release un-acquired lock")
         if self.depth == 1 and not self._task_runner.over:
-            self._task_runner.switch("release", self)
+            self._switch("release")
         self.depth -= 1
         if self.depth == 0:
             self.drop()
@@ -165,7 +168,7 @@ class Condition(_Guard):
     def wait(self, timeout: float | None = None) -> bool:
         if not self._lock.owned():
             raise RuntimeError("cannot wait on un-acquired lock")
-        self._task_runner.switch("let go", self)
+        self._switch("let go")
         waiter = _Waiter()
         self._waiters.append(waiter)
         depth = self._lock.drop()
@@ -174,9 +177,7 @@ class Condition(_Guard):
             return waiter.notified and self._lock.free()
 
         try:
-            in_time = self._task_runner.switch(
-                "wait", self, woken, timed=timeout is not None
-            )
+            in_time = self._switch("wait", woken, timed=timeout is not None)
         except BaseException:
             self._withdraw(waiter, depth)
             raise
@@ -207,7 +208,7 @@ class Condition(_Guard):
     def notify(self, n: int = 1) -> None:
         if not self._lock.owned():
             raise RuntimeError("cannot notify on un-acquired lock")
-        self._task_runner.switch("notify", self)
+        self._switch("notify")
         for _ in range(min(n, len(self._waiters))):
             self._waiters.popleft().notified = True
 
@@ -227,18 +228,18 @@ class Event(Primitive):
         return "set" if self._flag else "not set"
 
     def is_set(self) -> bool:
-        self._task_runner.switch("is_set", self)
+        self._switch("is_set")
         return self._flag
 
     def set(self) -> None:
-        self._task_runner.switch("set", self)
+        self._switch("set")
         self._flag = True
 
     def clear(self) -> None:
-        self._task_runner.switch("clear", self)
+        self._switch("clear")
         self._flag = False
 
     def wait(self, timeout: float | None = None) -> bool:
         ready = patient(lambda: self._flag, timeout)
-        self._task_runner.switch("wait", self, ready, timed=timeout is not None)
+        self._switch("wait", ready, timed=timeout is not None)
         return self._flag

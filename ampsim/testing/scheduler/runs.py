@@ -50,7 +50,6 @@ Assumes: The program creates its objects from scratch in each run, and is determ
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from types import MappingProxyType, ModuleType
 from typing import Any, TypedDict, Unpack
 
@@ -62,7 +61,6 @@ from ampsim.testing.scheduler.task_runner import Chooser, TaskRunner, activate
 Program = Callable[["Scheduler"], object]
 Schedule = Mapping[int, int] | Chooser
 Waiting = list[deque[dict[int, int]]]  # schedules to try, by number of preemptions
-Faults = Mapping[int, str]  # step -> the name of the task that it meets
 KEEP_RUNNING: Mapping[int, int] = MappingProxyType({})
 
 
@@ -116,27 +114,21 @@ class Run:
         value: what the program returned; None if it did not come to that.
         schedule: the choices that were not 0, step -> choice: given to `run` they reproduce this
             run.
-        steps: what `trace` is made of when it is asked for: of most runs of an exploration it is
-            not.
+        trace: one entry per step: who went on, and what it did first.
         errors: task and exception, for each exception that ended a task and was not injected; the
             first one first.
         stuck: a `DeadlockError` or `LivelockError`, if the run ended in one.
-        faults: step, task and "crash" or "interrupt", for each fault that met a task alive.
+        faults: step and task, for each interrupt that met a task alive.
         decisions: step, number of options, and how many of them are no preemption.
     """
 
     value: Any
     schedule: Mapping[int, int]
-    steps: tuple[tuple[str, str, str, str], ...] = field(repr=False)
+    trace: tuple[Step, ...] = field(repr=False)
     errors: tuple[tuple[str, BaseException], ...] = ()
     stuck: StuckError | None = None
-    faults: tuple[tuple[int, str, str], ...] = ()
+    faults: tuple[tuple[int, str], ...] = ()
     decisions: tuple[tuple[int, int, int], ...] = field(default=(), repr=False)
-
-    @cached_property
-    def trace(self) -> tuple[Step, ...]:
-        """One entry per step: who went on, and what it did first."""
-        return tuple(Step(*step) for step in self.steps)
 
     @property
     def failure(self) -> BaseException | None:
@@ -153,8 +145,10 @@ class Run:
         )
 
     def __str__(self) -> str:
-        failure = "" if self.failure is None else f"{_describe(self)}\n"
-        return f"{failure}{replay(self.schedule, self.faults)}\n{story(self.trace)}"
+        parts = [replay(self.schedule, self.faults), story(self.trace)]
+        if self.failure is not None:
+            parts.insert(0, _describe(self))
+        return "\n".join(parts)
 
 
 def _describe(run: Run) -> str:
@@ -170,14 +164,11 @@ class FailingScheduleError(AssertionError):
     """
 
     def __init__(self, failed: Run, error: BaseException) -> None:
-        what = (
-            _describe(failed)
-            if failed.failure is error
-            else f"{type(error).__name__} in the check: {error}"
-        )
-        super().__init__(
-            f"{what}\n{replay(failed.schedule, failed.faults)}\n{story(failed.trace)}"
-        )
+        what = f"{type(error).__name__} in the check: {error}"
+        if failed.failure is error:
+            what = _describe(failed)
+        again = replay(failed.schedule, failed.faults)
+        super().__init__(f"{what}\n{again}\n{story(failed.trace)}")
         self.run = failed
 
     @property
@@ -190,8 +181,7 @@ class Options(TypedDict, total=False):
     """The options of `attempt`; without them a run has at most 10,000 steps and no faults."""
 
     max_steps: int
-    crash_at: Faults
-    interrupt_at: Faults
+    interrupt_at: Mapping[int, str]
 
 
 def attempt(
@@ -199,10 +189,9 @@ def attempt(
 ) -> Run:
     """Run a program under a schedule and return how it went, whatever that is.
 
-    ``crash_at={step: task}`` stops a task dead at that step, running or waiting: it never goes on,
-    and its locks are free. ``interrupt_at={step: task}`` raises KeyboardInterrupt in it at its next
-    switch point, out of a wait too, but not out of the release of a lock. A task that ends by an
-    injected exception has not failed. Faults for tasks not alive at their step do not happen.
+    ``interrupt_at={step: task}`` raises KeyboardInterrupt in a task at its next switch point from
+    that step on, out of a wait too, but not out of the release of a lock. A task that ends by an
+    injected exception has not failed. A task that is not alive at the step is not interrupted.
 
     Raises only what is not the program's: Ctrl-C, and outcomes such as ``pytest.skip`` in the main
     task.
@@ -217,8 +206,15 @@ def attempt(
     value = task_runner.perform(lambda: program(Scheduler(task_runner)))
     if task_runner.signal is not None:
         raise task_runner.signal
-    return Run(value, task_runner.taken, tuple(task_runner.steps), tuple(task_runner.errors), task_runner.stuck,
-               tuple(task_runner.faults), tuple(task_runner.decisions))  # fmt: skip
+    return Run(
+        value,
+        schedule=task_runner.taken,
+        trace=tuple(task_runner.steps),
+        errors=tuple(task_runner.errors),
+        stuck=task_runner.stuck,
+        faults=tuple(task_runner.faults),
+        decisions=tuple(task_runner.decisions),
+    )
 
 
 def run(
@@ -252,8 +248,14 @@ class Exploration:
     exhausted: bool
 
 
-def explore(program: Program, *, preemptions: int = 2, limit: int | None = None,
-            check: Callable[[Run], object] | None = None, **options: Unpack[Options]) -> Exploration:  # fmt: skip
+def explore(
+    program: Program,
+    *,
+    preemptions: int = 2,
+    limit: int | None = None,
+    check: Callable[[Run], object] | None = None,
+    **options: Unpack[Options],
+) -> Exploration:
     """Run a program under every schedule with at most so many preemptions, the fewest first, each
     once.
 

@@ -19,6 +19,7 @@ import threading as _threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from queue import Empty as Empty
+from threading import get_native_id as get_native_id
 from threading import local as local
 from typing import TYPE_CHECKING, Any
 
@@ -32,19 +33,8 @@ from ampsim.testing.scheduler.task_runner import active
 if TYPE_CHECKING:
     from ampsim.testing.scheduler.task import Task
 
-_HARMLESS = {
-    "ExceptHookArgs",
-    "ThreadError",
-    "excepthook",
-    "get_native_id",
-    "settrace",
-    "setprofile",
-}
-
 
 def __getattr__(name: str) -> object:
-    if name in _HARMLESS:
-        return getattr(_threading, name)
     if hasattr(_threading, name) or hasattr(_queue, name):
         raise AttributeError(
             f"{name}: not under the scheduler's control, and the real one would block the run"
@@ -65,7 +55,7 @@ class Queue(Primitive):
         return f"{len(self.queue)} items"
 
     def put(self, item: object) -> None:
-        self._task_runner.switch("put", self, self._has_room)
+        self._switch("put", self._has_room)
         self.queue.append(item)
 
     def _has_room(self) -> bool:
@@ -73,7 +63,7 @@ class Queue(Primitive):
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         ready = patient(lambda: bool(self.queue), timeout, block)
-        self._task_runner.switch("get", self, ready, timed=timeout is not None)
+        self._switch("get", ready, timed=timeout is not None)
         if not self.queue:
             raise Empty
         return self.queue.popleft()
@@ -82,7 +72,7 @@ class Queue(Primitive):
         return self.get(block=False)
 
     def qsize(self) -> int:
-        self._task_runner.switch("qsize", self)
+        self._switch("qsize")
         return len(self.queue)
 
     def empty(self) -> bool:
@@ -95,9 +85,16 @@ SimpleQueue = Queue
 class Thread(Primitive):
     """`threading.Thread`: may be subclassed; `ident` counts from 1 in the order of starting."""
 
-    def __init__(self, group: None = None, target: Callable[..., object] | None = None, name: str | None = None,
-                 args: Iterable[object] = (), kwargs: Mapping[str, object] | None = None, *,
-                 daemon: bool | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        group: None = None,
+        target: Callable[..., object] | None = None,
+        name: str | None = None,
+        args: Iterable[object] = (),
+        kwargs: Mapping[str, object] | None = None,
+        *,
+        daemon: bool | None = None,
+    ) -> None:
         assert group is None, "group argument must be None for now"  # noqa: S101
         super().__init__(name)
         self.name = self._label
@@ -109,7 +106,7 @@ class Thread(Primitive):
     def status(self) -> str:
         if self._task is None:
             return "not started"
-        return "running" if self._task.state == "can run" else self._task.state
+        return self._task.state
 
     @property
     def ident(self) -> int | None:
@@ -126,7 +123,7 @@ class Thread(Primitive):
             raise RuntimeError("threads can only be started once")
         self._task = self._task_runner.add(self.name, self.run, daemon=self.daemon)
         self._task.handle = self
-        self._task_runner.switch("start", self)
+        self._switch("start")
 
     def join(self, timeout: float | None = None) -> None:
         task = self._task
@@ -135,10 +132,10 @@ class Thread(Primitive):
         if task is self._task_runner.running and not self._task_runner.closed:
             raise RuntimeError("cannot join current thread")
         ready = patient(lambda: task.finished, timeout)
-        self._task_runner.switch("join", self, ready, timed=timeout is not None)
+        self._switch("join", ready, timed=timeout is not None)
 
     def is_alive(self) -> bool:
-        self._task_runner.switch("is_alive", self)
+        self._switch("is_alive")
         return self._task is not None and not self._task.finished
 
 

@@ -28,17 +28,13 @@ class Task:
     def __init__(
         self, index: int, name: str, body: Callable[[], object], *, daemon: bool = False
     ) -> None:
-        self.index = index
-        self.name = name
-        self.body = body
-        self.daemon = daemon
-        self.baton = (
-            _thread.allocate_lock()
-        )  # locked: the task waits; released by the one who picks it
+        self.index, self.name = index, name
+        self.body, self.daemon = body, daemon
+        # Locked: the task waits. Whoever picks it releases it.
+        self.baton = _thread.allocate_lock()
         self.baton.acquire()
-        self.thread: threading.Thread | None = (
-            None  # made when the task is first picked
-        )
+        # Made when the task is first picked.
+        self.thread: threading.Thread | None = None
         self.op = "begin"
         self.subject: object = ""
         self.ready: Callable[[], bool] | None = None  # None: can go on
@@ -47,23 +43,18 @@ class Task:
         self.pending: BaseException | None = None  # to be raised at the next switch
         self.injected: BaseException | None = None  # the last one raised so
         self.finished = False
-        self.crashed = False
         self.holds: list[Held] = []  # locks, oldest first
         self.handle: object = None  # the Thread object that the code under test knows
 
     @property
-    def gone(self) -> bool:
-        return self.finished or self.crashed
-
-    @property
     def state(self) -> str:
-        if self.gone:
-            return "finished" if self.finished else "crashed"
+        if self.finished:
+            return "finished"
         return "can run" if self.ready is None else "blocked"
 
     @property
     def waits_for(self) -> str:
-        if self.finished or (self.ready is None and not self.crashed):
+        if self.state != "blocked":
             return "-"
         status = getattr(self.subject, "status", "")
         return f"{self.op} {self.subject}" + (f" ({status})" if status else "")

@@ -20,6 +20,7 @@ it, and its thread ends. No thread outlives its run.
 """
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from types import MappingProxyType
@@ -37,48 +38,44 @@ from ampsim.testing.scheduler.task import AbandonedError, Task
 
 Chooser = Callable[[int, Sequence[str]], int]
 """From a step and the names of those who can go on to the index of the one who does."""
-
-
 NO_FAULTS: Mapping[int, str] = MappingProxyType({})
 
 
 class TaskRunner:
     """One run: who holds the baton, what was decided, and how it ended. It is used once."""
 
-    def __init__(self, choose: Chooser, max_steps: int = 10_000, crash_at: Mapping[int, str] = NO_FAULTS,
-                 interrupt_at: Mapping[int, str] = NO_FAULTS) -> None:  # fmt: skip
+    def __init__(
+        self,
+        choose: Chooser,
+        max_steps: int = 10_000,
+        interrupt_at: Mapping[int, str] = NO_FAULTS,
+    ) -> None:
         self.choose = choose
-        self.max_steps = max_steps
-        self.crash_at, self.interrupt_at = crash_at, interrupt_at
+        self.max_steps, self.interrupt_at = max_steps, interrupt_at
         self.tasks: list[Task] = []
-        self.live = 0  # tasks that the run waits for: neither daemon nor gone
-        self.steps: list[tuple[str, str, str, str]] = []
-        self.decisions: list[
-            tuple[int, int, int]
-        ] = []  # step, options, and how many of them cost nothing
+        self.live = 0  # tasks that the run waits for: neither daemon nor finished
+        self.steps: list[Step] = []
+        # Step, options, and how many of them cost nothing.
+        self.decisions: list[tuple[int, int, int]] = []
         self.taken: dict[int, int] = {}  # the choices that were not 0
         self.errors: list[tuple[str, BaseException]] = []
-        self.faults: list[
-            tuple[int, str, str]
-        ] = []  # step, task, "crash" or "interrupt"
+        self.faults: list[tuple[int, str]] = []  # step, and the task interrupted there
         self.stuck: StuckError | None = None
-        self.signal: BaseException | None = (
-            None  # Ctrl-C and its like, met in the calling thread
-        )
+        # Ctrl-C and its like, met in the calling thread.
+        self.signal: BaseException | None = None
         self.over = False  # the run has ended; what is left is being unwound
         self.closed = False  # no task is left
-        # it had to be left in the middle; a task that never comes to a switch point stays
+        # It had to be left in the middle; a task that never comes to a switch point stays.
         self.hung = False
         self.cleanup = ExitStack()
-        self._labels: dict[str, int] = {}
+        self._labels = Counter[str]()
 
     def label(self, kind: str) -> str:
         """Return a name for a new primitive, the same in every run: the first Lock made is Lock-1."""
-        self._labels[kind] = number = self._labels.get(kind, 0) + 1
-        return f"{kind}-{number}"
+        self._labels[kind] += 1
+        return f"{kind}-{self._labels[kind]}"
 
     # ---- what tasks call
-    # -------------------------------------------------------------------------------
 
     def add(
         self, name: str, body: Callable[[], object], *, daemon: bool = False
@@ -88,19 +85,24 @@ class TaskRunner:
             raise RuntimeError(f"cannot start {name!r}: the run is over")
         if self.over:
             raise AbandonedError
-        taken = {task.name for task in self.tasks}
-        unique = next(
-            n
-            for n in (name, *(f"{name}-{i}" for i in range(2, len(taken) + 3)))
-            if n not in taken
-        )
+        names = {task.name for task in self.tasks}
+        unique, count = name, 1
+        while unique in names:
+            count += 1
+            unique = f"{name}-{count}"
         task = Task(len(self.tasks), unique, body, daemon=daemon)
         self.tasks.append(task)
         self.live += not daemon
         return task
 
-    def switch(self, op: str, subject: object = "", ready: Callable[[], bool] | None = None, *,
-               timed: bool = False) -> bool:  # fmt: skip
+    def switch(
+        self,
+        op: str,
+        subject: object = "",
+        ready: Callable[[], bool] | None = None,
+        *,
+        timed: bool = False,
+    ) -> bool:
         """Wait until an operation is to take place; return True, or False if its timeout fired."""
         if self.over:
             return self._after(op, subject, ready, timed)
@@ -134,7 +136,6 @@ class TaskRunner:
         return False
 
     # ---- decisions
-    # -------------------------------------------------------------------------------------
 
     def _decide(self, me: Task) -> Task:
         """Return the task that goes on; the main task, with `over` set, if the run ends here."""
@@ -145,30 +146,25 @@ class TaskRunner:
             return self._end(None)
 
     def _pick(self, me: Task, step: int) -> Task:
-        if step in self.crash_at or step in self.interrupt_at:
-            self._inject(step)
+        self._interrupt(step)
         if self.signal is not None or not self.live:
             return self._end(None)
         if step >= self.max_steps:
-            return self._end(
-                LivelockError(self._report(f"Livelock: no end after {step} steps"))
-            )
+            text = self._report(f"Livelock: no end after {step} steps")
+            return self._end(LivelockError(text))
         ready, timed = self._options(me)
-        options = ready + timed if timed else ready
+        options = ready + timed
         if not options:
-            return self._end(
-                DeadlockError(
-                    self._report(f"Deadlock at step {step}: no task can go on")
-                )
-            )
+            text = self._report(f"Deadlock at step {step}: no task can go on")
+            return self._end(DeadlockError(text))
         choice = self._choice(me, step, ready, timed) if len(options) > 1 else 0
         chosen = options[choice]
         chosen.fired = choice >= len(ready)
-        interrupted = (
-            chosen.pending is not None and chosen.op != "release"
-        )  # `with lock:` lets go whatever comes
-        note = "timed out" if chosen.fired else "interrupted" if interrupted else ""
-        self.steps.append((chosen.name, chosen.op, str(chosen.subject), note))
+        note = "timed out" if chosen.fired else ""
+        # `with lock:` lets go whatever comes.
+        if chosen.pending is not None and chosen.op != "release":
+            note = note or "interrupted"
+        self.steps.append(Step(chosen.name, chosen.op, str(chosen.subject), note))
         return chosen
 
     def _options(self, me: Task) -> tuple[list[Task], list[Task]]:
@@ -179,7 +175,7 @@ class TaskRunner:
         timed: list[Task] = []
         after = me.index + 1
         for task in self.tasks[after:] + self.tasks[:after]:
-            if task.finished or task.crashed:
+            if task.finished:
                 continue
             if task.ready is None or task.pending is not None or task.ready():
                 ready.append(task)
@@ -190,45 +186,33 @@ class TaskRunner:
         return ready, timed
 
     def _choice(self, me: Task, step: int, ready: list[Task], timed: list[Task]) -> int:
-        names = [task.name for task in ready] + [
-            f"{task.name} timeout" for task in timed
-        ]
+        names = [task.name for task in ready]
+        names += [f"{task.name} timeout" for task in timed]
         choice = self.choose(step, names)
         if choice:
-            choice = 1 + (choice - 1) % (
-                len(names) - 1
-            )  # any other positive number still means "not the first"
+            # Any other positive number still means "not the first".
+            choice = 1 + (choice - 1) % (len(names) - 1)
             self.taken[step] = choice
-        free = 1 if ready and ready[0] is me else len(ready) or len(timed)
+        is_free = bool(ready) and ready[0] is me
+        free = 1 if is_free else len(ready) or len(timed)
         self.decisions.append((step, len(names), free))
         return choice
 
-    def _inject(self, step: int) -> None:
-        for kind, plan in (("crash", self.crash_at), ("interrupt", self.interrupt_at)):
-            for task in self.tasks:
-                if plan.get(step) != task.name or task.gone:
-                    continue
-                self.faults.append((step, task.name, kind))
-                if kind == "interrupt":
-                    task.pending = KeyboardInterrupt(f"injected at step {step}")
-                    continue
-                task.crashed = True
-                self.live -= not task.daemon
-                for lock in [*task.holds]:
-                    lock.drop()
+    def _interrupt(self, step: int) -> None:
+        for task in self.tasks:
+            if self.interrupt_at.get(step) == task.name and not task.finished:
+                self.faults.append((step, task.name))
+                task.pending = KeyboardInterrupt(f"injected at step {step}")
 
     def _end(self, stuck: StuckError | None) -> Task:
         self.over, self.stuck = True, stuck
         return self.tasks[0]
 
     def _report(self, title: str) -> str:
-        trace = [Step(*step) for step in self.steps]
-        return "\n".join(
-            (title, table(self.tasks), replay(self.taken, self.faults), story(trace))
-        )
+        parts = title, table(self.tasks), replay(self.taken, self.faults)
+        return "\n".join([*parts, story(self.steps)])
 
     # ---- threads
-    # ---------------------------------------------------------------------------------------
 
     def perform(self, program: Callable[[], object]) -> object:
         """Run `program` as the task "main" in the calling thread, and all it starts, to the end."""
@@ -261,9 +245,8 @@ class TaskRunner:
         if self.over or error is task.injected:
             return
         if task.index == 0 and not isinstance(error, Exception):
-            self.signal = (
-                error  # Ctrl-C, pytest.skip, hypothesis stopping a test: not for us
-            )
+            # Ctrl-C, pytest.skip, hypothesis that stops a test: not for us.
+            self.signal = error
         elif not isinstance(error, SystemExit):  # which threading ignores as well
             self.errors.append((task.name, error))
 
@@ -296,11 +279,8 @@ class TaskRunner:
             self._pass_to(chosen)
             me.baton.acquire()
         except BaseException as error:  # noqa: BLE001, RUF100  a test runner's timeout, Ctrl-C, no more threads
-            self.signal, self.over, self.hung = (
-                error,
-                True,
-                True,
-            )  # wait for nobody: who runs ends at a switch point
+            # Wait for nobody: who runs ends at a switch point.
+            self.signal, self.over, self.hung = error, True, True
             if me.index:
                 self.tasks[0].baton.release()
 
