@@ -94,7 +94,9 @@ def check_scalers(
         for name in targets:
             expect_kind(Path(name), "module:attribute")
         if propose:
-            proposed, known = _propose(targets, checks, generated, declared)
+            proposed, known = _propose(
+                targets, checks, generated, declared, force=force
+            )
             declared, expected = proposed, {**known, **expected}
         if limit and FORKS:
             warm_up()
@@ -119,6 +121,8 @@ def _propose(
     checks: "Sequence[ScalerCheck]",
     generated: "Examples",
     declared: Mapping[str, Any],
+    *,
+    force: bool,
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Print the traits that a scaler shows, and write its known failures to expected.json."""
     from ampsim.testing.scaler_checks.subject import find
@@ -126,12 +130,12 @@ def _propose(
 
     if len(targets) != 1:
         raise ValueError(f"--propose: expected one TARGET, not {len(targets)}")
-    if EXPECTED.exists():
-        raise ValueError(
-            f"--propose: {EXPECTED} exists; move it, or pass --expect {EXPECTED}"
-        )
     subject = find(targets[0], **declared)
     subject.try_out()
+    if EXPECTED.exists() and not force:
+        raise ValueError(
+            f"--propose: {EXPECTED} exists; move it, or replace it with --force"
+        )
     scaler, known = propose(
         subject, checks, lambda check, other: check.passes(other, generated)
     )

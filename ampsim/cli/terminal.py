@@ -16,10 +16,8 @@ from ampsim.core.extras import BROUGHT_BY, line_to_type
 from ampsim.core.output import printable
 from ampsim.runs.read.error_texts import error_id_in
 
-ABSENT = re.compile(  # the message of an import, and a suffix from the loader of user modules
-    r"(.*[Nn]o module (?:named )?'(\w+)[^']*')(?:; pip install [^;,]+)?"
-    r"(?:; install what it needs|; run from its folder, or install it)?"
-)
+# the message of an import, and advice that the command for an extra replaces
+ABSENT = re.compile(r"(.*[Nn]o module (?:named )?'(\w+)[^']*')(?:; .*)?")
 
 
 class _Console(Console):

@@ -12,6 +12,10 @@ CONSTANTS = (
     "backoff_factor",
     "growth_interval",
 )  # of torch's
+WRITE_MAKE = (  # advice for a class that has other parameters than torch's
+    "expected a function such as def make(rule): return {}(rule.init_scale, rule.growth_factor, "
+    "rule.backoff_factor, rule.growth_interval), passed as module:make"
+)
 Maker = Callable[..., Any]
 Arguments = dict[str, Any]
 
@@ -36,13 +40,15 @@ def arguments_of(target: Maker) -> Callable[..., Arguments] | None:
         TypeError: It is not clear what a class takes.
     """
     names, takes_more = parameters(target)
-    hides = isinstance(target, type) and takes_more
+    is_class = isinstance(target, type)
+    hides = is_class and takes_more
     if "init_scale" not in names and (not hides or {*names} - {"device", "enabled"}):
         first = next(iter(names.values()), None)
-        if hides and first and first.default is not first.empty:
+        # A rule has no default; the first parameter is a setting with a name of its own.
+        if is_class and first and first.default is not first.empty:
             raise TypeError(
                 f"{target.__qualname__} has neither a parameter init_scale nor a rule as its "
-                "first parameter: expected make(rule)"
+                f"first parameter: {WRITE_MAKE.format(target.__name__)}"
             )
         return None
 

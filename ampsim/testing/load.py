@@ -31,11 +31,13 @@ def _import(name: str) -> object:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise ValueError(f"{name}: {error}; install what it needs") from error
+            raise ValueError(
+                f"{name}: {error}; {name} imports it, so install it in this environment"
+            ) from error
         fix = (
             f"write {name[:-3]}:NAME"
             if error.name[-3:] == ".py"
-            else "run from its folder, or install it"
+            else f"run in the folder of {error.name}.py, or install it"
         )
         raise ValueError(f"no module {error.name!r}; {fix}") from error
     except (Exception, SystemExit) as error:

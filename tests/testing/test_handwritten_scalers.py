@@ -118,6 +118,10 @@ def test_unclear_constructor_raises():
         def __init__(self, kind="cpu", **kwargs):
             self.inner = torch.amp.GradScaler(kind, **kwargs)
 
+    class OwnNames:
+        def __init__(self, initial=65536.0, every=2000):
+            pass
+
     class OfARule(Holds):
         def __init__(self, rule, **kwargs):
             self.inner = torch.amp.GradScaler("cpu", rule.init_scale, **kwargs)
@@ -126,6 +130,8 @@ def test_unclear_constructor_raises():
         TypeError, match="Hides has neither a parameter init_scale nor a rule"
     ):
         judge.as_subject(Hides)
+    with pytest.raises(TypeError, match=r"return OwnNames\(rule.init_scale"):
+        judge.as_subject(OwnNames)
     assert judge.as_subject(OfARule).make(Rule(init_scale=8.0)).get_scale() == 8.0
 
 

@@ -12,7 +12,7 @@ import torch
 
 from ampsim.core.machine import Rule
 from ampsim.testing.alarm import OverdueError, alarm
-from ampsim.testing.construction import Maker, maker_of, parameters
+from ampsim.testing.construction import WRITE_MAKE, Maker, maker_of, parameters
 from ampsim.testing.load import load
 from ampsim.testing.scaler_checks.adapter import ScalerAdapter
 from ampsim.testing.scaler_checks.traits import Traits
@@ -133,9 +133,10 @@ class Subject:
         try:
             made = self.make_default()
         except (Exception, SystemExit) as error:
+            advice = WRITE_MAKE.format(self.name.rpartition(":")[2])
             raise ValueError(
-                f"{self.name}: making it raised {type(error).__name__}: {error}; expected a scaler "
-                "on the CPU from a class with torch's constructor or from make(rule)"
+                f"{self.name}: making it on the CPU raised {type(error).__name__}: {error}; without "
+                f"torch's constructor, {advice}"
             ) from error
         calls = ("scale", "step", "update")
         missing = [name for name in calls if not callable(getattr(made, name, None))]
