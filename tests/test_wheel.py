@@ -62,7 +62,7 @@ BARE = {
     "lint": (["loop.py"], 1, "loop.py:10:9: AMP101"),
     "dialects": ([], 0, "torch.amp.GradScaler"),
     "replay": (["torch.amp.GradScaler", "010"], 0, "32768.0"),
-    "sweep": ([".", "torch.amp.GradScaler"], 0, "1,000 steps of 1 traces"),
+    "sweep": (["run.npy", "torch.amp.GradScaler"], 0, "1,000 steps"),
     "advise": (["run.npy"], 0, "advised"),
     "traces": (["export", "vectors.jsonl"], 0, "vectors.jsonl: version"),
 }

@@ -27,7 +27,7 @@ COMMANDS = {
     "lint": "lint:lint_files",
     "dialects": "compare:list_dialects",
     "replay": "replay:replay_history",
-    "sweep": "sweep:sweep_folder",
+    "sweep": "sweep:sweep_trace",
     "advise": "advise:advise_run",
     "traces": "traces:app",
 }

@@ -1,22 +1,20 @@
 """``ampsim advise``: settings of a loss scaler for a run."""
 
+import itertools
 import math
 import statistics
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
-from ampsim.cli import files
+from ampsim.cli.files import KINDS, THRESHOLDS
 from ampsim.cli.report import explain_file
+from ampsim.cli.sweep import COSTS, costs
 from ampsim.cli.terminal import bold_table, fail, out, print_table, usage_errors
-from ampsim.core.advice import UNKNOWN, advise, measure
+from ampsim.core.advice import UNKNOWN, Measured, advise, measure
 from ampsim.core.machine import Rule
 from ampsim.core.replay.sweep import load_trace, sweep
-from ampsim.core.replay.thresholds import ThresholdIndex, index_thresholds
 
 SETTINGS = ("init_scale", "growth_interval", "min_scale", "hysteresis")
 NEEDED = """\
@@ -75,80 +73,54 @@ def advise_run(
 
     Example: ampsim advise train.log --steps 100000
     """
-    known = Recorded()
+    measured, recorded, thresholds = Measured(0.0, UNKNOWN, 1.0), 0, None
     with usage_errors():
-        if run and files.KINDS.get(run.suffix) == files.THRESHOLDS:
-            known = _of_thresholds(run)
+        if run and KINDS.get(run.suffix) == THRESHOLDS:
+            thresholds = load_trace(run)
+            measured, recorded = measure(thresholds), len(thresholds)
+            out.print(f"{run}: {recorded:,} steps, {measured.bad_rate:.3g} of them bad")
         elif run:
-            known = _of_log(run)
-        length = steps or known.steps
+            measured, recorded = _measure_log(run)
+        length = steps or recorded
         if not length:
             fail(f"no step numbers in {run}: {NEEDED}" if run else NEEDED)
         rule = advise(
             length,
-            known.bad_rate if bad_rate is None else bad_rate,
+            measured.bad_rate if bad_rate is None else bad_rate,
             summed_ranks,
-            threshold=known.threshold,
-            lowest=known.lowest,
+            threshold=measured.threshold,
+            lowest=measured.lowest,
         )
-        table = _table({"advised": rule, "torch's defaults": Rule()}, known.thresholds)
-    table.title = f"Settings for {length:,} steps"
+        rules = {"advised": rule, "torch's defaults": Rule()}
+        rows = [] if thresholds is None else sweep(rules.values(), thresholds)
+    headings = COSTS if len(rows) else ()
+    table = bold_table("", *SETTINGS, *headings, title=f"Settings for {length:,} steps")
+    for (name, chosen), row in itertools.zip_longest(rules.items(), rows):
+        values = (str(getattr(chosen, setting)) for setting in SETTINGS)
+        cells = () if row is None else costs(row)
+        table.add_row(name, *values, *cells)
     print_table(table)
 
 
-@dataclass(frozen=True)
-class Recorded:
-    """What a recorded run says about its settings; see `advise`. `steps` is 0 if not known."""
+def _measure_log(log: Path) -> tuple[Measured, int]:
+    """Print what a log shows of settings; return the arguments of `advise`, and the numbered steps.
 
-    steps: int = 0
-    bad_rate: float = 0.0
-    threshold: float = UNKNOWN
-    lowest: float = 1.0
-    thresholds: ThresholdIndex | None = None
-
-
-def _of_thresholds(file: Path) -> Recorded:
-    thresholds = load_trace(file)
-    measured = measure(thresholds)
-    out.print(f"{file}: {len(thresholds):,} steps, {measured.bad_rate:.3g} of them bad")
-    return Recorded(len(thresholds), *measured, index_thresholds(thresholds))
-
-
-def _of_log(file: Path) -> Recorded:
-    """Return the steps of a log, and its median loss scale as the threshold of its first steps.
-
-    A log does not show which of its skipped steps overflow at every scale.
+    The median loss scale stands for the threshold of the first steps. A log does not show which
+    skipped steps overflow at every scale.
     """
-    explanation = explain_file(file)
-    history = explanation.history
-    scales = history.role("scale")
-    threshold = statistics.median(scales[0].finite.tolist()) if scales else UNKNOWN
-    steps = 0
-    for series in history.series:
-        numbers = filter(math.isfinite, series.known_steps.tolist())
-        steps = max(steps, int(max(numbers, default=-1)) + 1)
-    skipped = sum(skip.count for skip in explanation.skips)
-    if scales:
-        out.print(f"{file}: the median loss scale is {threshold:g}")
-    if skipped:
+    explanation = explain_file(log)
+    steps, threshold = -1.0, UNKNOWN
+    for series in explanation.history.series:
+        numbered = filter(math.isfinite, series.known_steps.tolist())
+        steps = max([steps, *numbered])
+    for scales in explanation.history.role("scale")[:1]:
+        threshold = statistics.median(scales.finite.tolist())
+        out.print(f"{log}: the median loss scale is {threshold:g}")
+    if skipped := sum(skip.count for skip in explanation.skips):
         out.print(
-            f"{file}: at least {skipped:,} skipped steps; if some overflow at every scale, such as NaN batches, "
-            "pass their share of all steps, e.g. --bad-rate 0.001"
+            f"{log}: at least {skipped:,} skipped steps; if some overflow at every scale, such as NaN "
+            "batches, pass their share of all steps, e.g. --bad-rate 0.001"
         )
     if explanation.problems:
-        out.print(f"{file}: settings may not fix this run; run ampsim explain {file}")
-    return Recorded(steps, threshold=threshold)
-
-
-def _table(rules: Mapping[str, Rule], thresholds: ThresholdIndex | None) -> Table:
-    """Return a row of settings per rule, with what they cost where thresholds are known."""
-    costs: dict[str, list[str]] = {}
-    if thresholds is not None:
-        rows = sweep(rules.values(), thresholds)
-        costs["skips"] = [f"{count:,}" for count in rows["skips"]]
-        costs["mean log2 scale"] = [f"{mean:.2f}" for mean in rows["mean_log2_scale"]]
-    table = bold_table("", *SETTINGS, *costs)
-    for number, (name, rule) in enumerate(rules.items()):
-        settings = [str(getattr(rule, setting)) for setting in SETTINGS]
-        table.add_row(name, *settings, *(column[number] for column in costs.values()))
-    return table
+        out.print(f"{log}: settings may not fix this run; run ampsim explain {log}")
+    return Measured(0.0, threshold, 1.0), int(steps) + 1

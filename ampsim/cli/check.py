@@ -3,7 +3,6 @@
 import json
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +24,7 @@ from ampsim.cli.terminal import (
     print_table,
     usage_errors,
 )
-from ampsim.core.files import check_own, replacing
+from ampsim.core.files import write_atomically
 
 if TYPE_CHECKING:
     from ampsim.testing.check import Check, Result
@@ -35,10 +34,6 @@ if TYPE_CHECKING:
     from ampsim.testing.scaler_checks.check import ScalerCheck
 
 NO_RESULT = 3  # exit status; `explain` uses it for logs with too little information
-_MARKS = {  # text near the start of a report
-    ReportFormat.md: "| level | check |",
-    ReportFormat.json: '"findings": ',
-}
 KNOWN = "ampsim.testing.known_failures:TORCH"
 EXPECTED = Path("expected.json")  # that --propose writes
 Expected = Mapping[str, str]
@@ -56,6 +51,7 @@ def check_scalers(
     examples: options.Examples = None,
     seed: options.Seed = None,
     propose: options.Propose = False,
+    force: options.Force = False,
     trait: options.Traits = None,
     unsupported: options.Unsupported = None,
     time_limit: options.TimeLimit = None,
@@ -63,8 +59,6 @@ def check_scalers(
     expect: options.Expect = None,
     xfail: options.Xfail = None,
     report: options.Form = None,
-    file: options.File = None,
-    force: options.Force = False,
 ) -> None:
     """Run the checks on a loss scaler.
 
@@ -113,7 +107,7 @@ def check_scalers(
         # After checks ran in this process, torch's threads would not survive a fork.
         return run_checks(begins, checks, 0.0 if propose else limit)
 
-    report_checks(judge, expect, xfail, report_form(file, report, force=force), file)
+    report_checks(judge, expect, xfail, report)
 
 
 def _propose(
@@ -139,8 +133,7 @@ def _propose(
     scaler, known = propose(
         subject, checks, lambda check, other: check.passes(other, generated)
     )
-    with replacing(EXPECTED) as stream:
-        stream.write(json.dumps(known, indent=1).encode() + b"\n")
+    write_atomically(EXPECTED, json.dumps(known, indent=1).encode() + b"\n")
     differences = scaler.traits.differences()
     options = [*scaler.traits.as_options(), "--expect", str(EXPECTED)]
     command = ["ampsim", "check", targets[0], *options]
@@ -173,8 +166,6 @@ def check_ranks(
     expect: options.Expect = None,
     xfail: options.Xfail = None,
     report: options.Form = None,
-    file: options.File = None,
-    force: options.Force = False,
 ) -> None:
     """Run the checks on a scaler that synchronizes ranks.
 
@@ -201,7 +192,7 @@ def check_ranks(
             )
         )
 
-    report_checks(judge, expect, xfail, report_form(file, report, force=force), file)
+    report_checks(judge, expect, xfail, report)
 
 
 def report_checks(
@@ -209,34 +200,30 @@ def report_checks(
     expect: str | None,
     xfail: Sequence[str] | None,
     form: ReportFormat | None,
-    file: Path | None,
 ) -> None:
-    """Run the checks, print or write the report, and exit with the status."""
+    """Run the checks, print the report, and exit with the status."""
     from ampsim.testing.alarm import CannotJudgeError
     from ampsim.testing.report import FORMATS
 
     find_local_modules()
-    opened = replacing(file) if file else nullcontext()
     try:
-        with usage_errors(), opened as stream:
+        with usage_errors():
             expected = {**_expected(expect), **dict.fromkeys(xfail or (), "--xfail")}
             judged = judge(expected)
-            raised = [
-                result
-                for result in judged.errors
-                if result.check.group == "loop" and not result.is_overdue
-            ]
-            if raised and not judged.findings:
-                raise ValueError(f"{raised[0].target}: {raised[0].text}")
-            if form and not stream:
-                out.print(FORMATS[form](judged), end="")
-            else:
-                show_table(judged)
-            if stream and form:
-                stream.write(FORMATS[form](judged).encode())
     except CannotJudgeError as error:
         fail(str(error), NO_RESULT)
-    raise typer.Exit(1 if judged.findings else NO_RESULT if judged.errors else 0)
+    for result in judged.errors:
+        # A loop that raises is the user's error, like a script that raises.
+        is_raised = result.check.group == "loop" and not result.is_overdue
+        if is_raised and not judged.findings:
+            fail(f"{result.target}: {result.text}")
+    if form:
+        out.print(FORMATS[form](judged), end="")
+    else:
+        show_table(judged)
+    if judged.findings:
+        raise typer.Exit(1)
+    raise typer.Exit(NO_RESULT if judged.errors else 0)
 
 
 def run_checks(
@@ -253,16 +240,10 @@ def run_checks(
             else:
                 yield from begin()([check.name for check in checks])
 
-    total, quiet = len(checks) * len(begins), not err.is_terminal
+    total = len(checks) * len(begins)
+    quiet = not err.is_terminal
     return Report(
-        track(
-            results(),
-            "checking",
-            total=total,
-            console=err,
-            transient=True,
-            disable=quiet,
-        )
+        track(results(), total=total, console=err, transient=True, disable=quiet)
     )
 
 
@@ -272,62 +253,38 @@ def _expected(text: str | None) -> dict[str, str]:
         return {}
     from ampsim.testing.load import load
 
-    try:
-        is_file = ":" not in text or Path(text).exists()
-        mapping: Any = (
-            json.loads(Path(text).read_text("utf-8")) if is_file else load(text)
-        )
-    except (OSError, RecursionError, json.JSONDecodeError) as error:
-        raise ValueError(
-            f"--expect {text}: {error}; expected a JSON file {{check: reason}}"
-        ) from error
-    if not isinstance(mapping, dict) or {*map(type, [*mapping, *mapping.values()])} - {
-        str
-    }:
-        raise ValueError(f"--expect {text}: expected a mapping from checks to reasons")
-    return mapping
-
-
-def report_form(
-    file: Path | None, report: ReportFormat | None, *, force: bool
-) -> ReportFormat | None:
-    """Return the form of the report; exit unless the file is new, or holds a report of this form."""
-    if file is None:
-        return report
-    try:
-        form = report or ReportFormat(file.suffix.removeprefix("."))
-        check_own(file, _MARKS[form], force=force)
-    except ValueError:
-        fail(
-            f"--out {file}: expected a name that ends in .md or .json; or pass --report"
-        )
-    except OSError as error:
-        fail(str(error))
-    return form
+    form = f"--expect {text}: expected a JSON file {{check: reason}}, or module:attribute of a dict"
+    if ":" in text and not Path(text).exists():
+        mapping: Any = load(text)
+    else:
+        try:
+            mapping = json.loads(Path(text).read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{form}; {error}") from error
+    if not isinstance(mapping, dict):
+        raise ValueError(form)
+    return {str(name): str(reason) for name, reason in mapping.items()}
 
 
 def show_table(judged: "Report") -> None:
     """Print a table, the findings, and a summary."""
     from ampsim.testing.report import COLOURS, sign
 
-    spelled = out.encoding.startswith("utf")  # other encodings lack the check mark
     table = bold_table("level")
     table.add_column("check", no_wrap=True)
     for name in judged.scalers:
         table.add_column(name, overflow="fold")
     for check, results in judged.rows():
-        signs = [
-            Text(sign(result) if spelled else result.outcome, COLOURS[result.outcome])
-            if result
-            else ""
-            for result in results
-        ]
-        table.add_row(check.group.split()[0], check.name, *signs)
+        cells: list[str | Text] = [check.group.split()[0], check.name]
+        for result in results:
+            style = COLOURS[result.outcome] if result else ""
+            cells.append(Text(sign(result), style))
+        table.add_row(*cells)
     print_table(table)
+    out.print()
     texts = [text for _, text in judged.at_length()]
     for text in texts:
-        out.print(f"\n{text}")
-    out.print()
+        out.print(f"{text}\n")
     if any("\n  known  " in text for text in texts):
         out.print(f"known: to expect these failures, pass --expect {KNOWN}")
     for line in [*judged.reasons("skipped"), *judged.summary()]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ampsim.cli import options
-from ampsim.cli.check import Expected, report_checks, report_form, run_checks
+from ampsim.cli.check import Expected, report_checks, run_checks
 from ampsim.cli.files import SOURCE, expect_kind
 from ampsim.core.extras import needing
 
@@ -48,8 +48,6 @@ def check_loops(
     expect: options.Expect = None,
     xfail: options.Xfail = None,
     report: options.Form = None,
-    file: options.File = None,
-    force: options.Force = False,
 ) -> None:
     """Run the checks on a training script or loop.
 
@@ -85,7 +83,7 @@ def check_loops(
             )
         return _check_loops(targets, check, expected, time_limit)
 
-    report_checks(judge, expect, xfail, report_form(file, report, force=force), file)
+    report_checks(judge, expect, xfail, report)
 
 
 def _check_loops(

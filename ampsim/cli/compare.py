@@ -58,14 +58,14 @@ def list_dialects(
 
 def _defaults(dialect: dialects.Dialect) -> Iterator[str]:
     """Yield each parameter with the framework's default, in the syntax of -s."""
-    for name, target in dialect.parameters.items():
-        yield f"{name}={_typed(getattr(dialect.rule, 'growth_factor' if target == 'factor' else target))}"
-    for name, default in dialect.options.items():
-        yield f"{name}={_typed(default)}"
-
-
-def _typed(value: object) -> str:
-    return (isinstance(value, float) and far_power(value, 10)) or str(value).lower()
+    values = dict[str, object]()
+    for name, field in dialect.parameters.items():
+        # One factor may stand for both of a rule.
+        attribute = "growth_factor" if field == "factor" else field
+        values[name] = getattr(dialect.rule, attribute)
+    for name, value in [*values.items(), *dialect.options.items()]:
+        power = far_power(value, 10) if isinstance(value, float) else None
+        yield f"{name}={power or str(value).lower()}"
 
 
 def _compare(a: str, b: str, parameters: Sequence[str]) -> None:

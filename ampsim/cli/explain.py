@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ampsim.cli.options import Force
-from ampsim.cli.report import explain_file, is_there, write_page
+from ampsim.cli.report import explain_file, is_there
 from ampsim.cli.terminal import fail, out
 
 if TYPE_CHECKING:
@@ -28,14 +27,6 @@ Log = Annotated[
         "gzip is supported. Default: standard input, as -. Or quote an error message or lines of a log.",
     ),
 ]
-Page = Annotated[
-    Path | None,
-    typer.Option(
-        "--html",
-        metavar="FILE",
-        help="Also write the page of `ampsim report`.",
-    ),
-]
 AsJson = Annotated[
     bool,
     typer.Option(
@@ -48,18 +39,12 @@ Why = Annotated[
 ]
 
 
-def explain_log(
-    log: Log = None,
-    html: Page = None,
-    as_json: AsJson = False,
-    why: Why = False,
-    force: Force = False,
-) -> None:
+def explain_log(log: Log = None, as_json: AsJson = False, why: Why = False) -> None:
     """Diagnose the loss scale of a run from its training log.
 
-    Prints what is wrong, the likely cause, and fixes.
+    Prints what is wrong, the likely cause, and fixes. For a page with charts, use `ampsim report`.
 
-    Example: ampsim explain train.log --html page.html
+    Example: ampsim explain train.log
     """
     if log is None:
         if sys.stdin.isatty():
@@ -73,8 +58,6 @@ def explain_log(
         first, _, rest = explanation.text(why=why).partition("\n")
         out.print(first, style=STYLES[explanation.verdict])
         out.print(rest)
-    if html is not None:
-        write_page(explanation, log, html, force=force)
     raise typer.Exit(explanation.status)
 
 

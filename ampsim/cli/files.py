@@ -17,7 +17,7 @@ KINDS = {
 READERS = {  # kind -> what to type for a file of this kind
     SOURCE: ("ampsim lint {}", "ampsim check-loop {}"),
     LOG: ("ampsim explain {}", "ampsim report {}", "ampsim advise {}"),
-    THRESHOLDS: ("ampsim advise {}",),
+    THRESHOLDS: ("ampsim advise {}", "ampsim sweep {} DIALECT"),
 }
 
 

@@ -3,7 +3,6 @@
 import enum
 from collections.abc import Sequence
 from dataclasses import fields
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -95,9 +94,6 @@ TimeLimit = Annotated[
 Form = Annotated[
     ReportFormat | None,
     typer.Option("--report", help="Print a report instead of a table."),
-]
-File = Annotated[
-    Path | None, typer.Option("--out", "-o", help="File to write.", metavar="FILE")
 ]
 Force = Annotated[
     bool, typer.Option("--force", help="Replace a file that ampsim did not write.")

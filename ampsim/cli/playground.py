@@ -7,8 +7,7 @@ import typer
 
 from ampsim.cli.options import Force
 from ampsim.cli.report import MARK
-from ampsim.cli.terminal import out, usage_errors
-from ampsim.core.files import check_own, replacing
+from ampsim.cli.terminal import out, write_own
 
 Output = Annotated[
     Path, typer.Option("--out", "-o", metavar="FILE", help="HTML file to write.")
@@ -26,8 +25,5 @@ def write_playground(
     """
     from ampsim.runs.playground.build import playground
 
-    with usage_errors():
-        check_own(output, MARK, force=force)
-        with replacing(output) as file:
-            file.write(playground().encode())
+    write_own(output, MARK, playground().encode(), force=force)
     out.print(f"wrote {output}", soft_wrap=True)

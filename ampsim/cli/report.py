@@ -1,6 +1,5 @@
 """``ampsim report``: write an HTML page that shows what the loss scale did in a run."""
 
-import enum
 import shutil
 import sys
 import tempfile
@@ -8,12 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import Progress
 
 from ampsim.cli.files import LOG, expect_kind
 from ampsim.cli.options import Force
-from ampsim.cli.terminal import err, fail, out, usage_errors
-from ampsim.core.files import check_own, replacing
+from ampsim.cli.terminal import fail, out, usage_errors, write_own
 
 if TYPE_CHECKING:
     from ampsim.runs.explain_log import Explanation
@@ -33,59 +30,34 @@ Page = Annotated[
         "--out",
         "-o",
         metavar="FILE",
-        help="File to write; default: RUN with the suffix of the format.",
+        help="File to write: .html, or .png or .svg for the chart alone; default: RUN with suffix .html.",
     ),
 ]
 
 
-class Kind(enum.StrEnum):
-    """What `ampsim report` writes."""
-
-    html = "html"
-    png = "png"
-    svg = "svg"
-
-
-Format = Annotated[
-    Kind | None,
-    typer.Option(
-        "--format",
-        help="html: the page; png, svg: the chart of the loss scale. Default: the suffix of --out, else html.",
-        show_default=False,
-    ),
-]
 CHART_MARKS = {
     "png": "Software",
     "svg": "Matplotlib",
 }  # in each chart that matplotlib writes
 
 
-def report_run(
-    run: Run, page: Page = None, kind: Format = None, force: Force = False
-) -> None:
+def report_run(run: Run, page: Page = None, force: Force = False) -> None:
     """Write an HTML page about the loss scale of a run.
 
     The page shows what the loss scale did in RUN, in text and charts, and works offline.
 
     Example: ampsim report run.jsonl -o page.html
     """
+    target = page or (run if run.name else run.resolve()).with_suffix(".html")
+    kind = target.suffix.removeprefix(".")
+    if kind not in ("", "html", *CHART_MARKS):
+        fail(f"{page}: expected a name that ends in .html, .png, or .svg")
     explanation = explain_file(run)
-    kind = kind or _kind_of(page)
-    target = page or (run if run.name else run.resolve()).with_suffix(f".{kind.value}")
-    if kind is Kind.html:
-        write_page(explanation, run, target, force=force)
+    if kind in CHART_MARKS:
+        _write_chart(explanation, kind, target, force=force)
     else:
-        _write_chart(explanation, kind.value, target, force=force)
+        write_page(explanation, run, target, force=force)
     out.print(f"wrote {target}")
-
-
-def _kind_of(page: Path | None) -> Kind:
-    """Return the format that the suffix of a file names; exit if it names none."""
-    suffix = page.suffix.removeprefix(".") if page else ""
-    if suffix and suffix not in set(Kind):
-        kinds = ", ".join(f".{kind.value}" for kind in Kind)
-        fail(f"{page}: expected a name that ends in {kinds}, or pass --format")
-    return Kind(suffix or "html")
 
 
 def _write_chart(
@@ -97,16 +69,13 @@ def _write_chart(
     from ampsim.runs.report.scale_chart import scale_chart
 
     with usage_errors():
-        check_own(target, CHART_MARKS[kind], force=force)
         picture = scale_chart(explanation, kind)
-        with replacing(target) as file:
-            file.write(picture)
+    write_own(target, CHART_MARKS[kind], picture, force=force)
 
 
 def explain_file(log: Path) -> "Explanation":
-    """Return the diagnosis of a log, with a progress bar if it is large; exit if it cannot be read."""
+    """Return the diagnosis of a log; exit if it cannot be read."""
     from ampsim.runs.explain_log import explain
-    from ampsim.runs.read.read import read_log
 
     expect_kind(log, LOG)
     if str(log) == "-":
@@ -115,13 +84,7 @@ def explain_file(log: Path) -> "Explanation":
             file.flush()
             return explain_file(Path(file.name))
     with usage_errors():
-        size = log.stat().st_size
-        is_quick = not err.is_terminal or size < 1 << 24
-        with Progress(console=err, transient=True, disable=is_quick) as progress:
-            task = progress.add_task("reading", total=size)
-            return explain(
-                read_log(log, lambda done: progress.update(task, completed=done))
-            )
+        return explain(log)
 
 
 def is_there(log: Path) -> bool:
@@ -138,11 +101,8 @@ def write_page(
     """Write the page of a diagnosis; exit if the path cannot be written, or holds something else."""
     from ampsim.runs.report.report import report
 
-    with usage_errors():
-        if is_there(log) and target.exists() and target.samefile(log):
-            fail(
-                f"{target}: this is the log; expected another file for the page, e.g. -o page.html"
-            )
-        check_own(target, MARK, force=force)
-        with replacing(target) as file:
-            file.write(report(explanation).encode())
+    if is_there(log) and target.exists() and target.samefile(log):
+        fail(
+            f"{target}: this is the log; expected another file for the page, e.g. -o page.html"
+        )
+    write_own(target, MARK, report(explanation).encode(), force=force)

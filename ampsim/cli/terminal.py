@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, NoReturn
 
 import typer
@@ -13,6 +14,7 @@ from rich.segment import Segment
 from rich.table import Table
 
 from ampsim.core.extras import BROUGHT_BY, line_to_type
+from ampsim.core.files import check_own, replacing
 from ampsim.core.output import printable
 from ampsim.runs.read.error_texts import error_id_in
 
@@ -38,9 +40,10 @@ out = _Console(soft_wrap=True, highlight=False, emoji=False, markup=False)
 err = _Console(stderr=True, soft_wrap=True, highlight=False, emoji=False, markup=False)
 
 
-def bold_table(*headings: str) -> Table:
+def bold_table(*headings: str, title: str | None = None) -> Table:
     """Return a table with bold headings and no lines."""
-    return Table(*headings, box=None, pad_edge=False, header_style="bold")
+    style = {"box": None, "pad_edge": False, "header_style": "bold"}
+    return Table(*headings, title=title, **style)
 
 
 def print_table(table: Table) -> None:
@@ -59,6 +62,14 @@ def fail(message: str, status: int = 2) -> NoReturn:
     if error := error_id_in(message):
         err.print(f"The cause and the fix of this error: docs/errors/{error}.md")
     raise typer.Exit(status)
+
+
+def write_own(path: Path, mark: str, data: bytes, *, force: bool = False) -> None:
+    """Replace a file that ampsim wrote, which has `mark` near its start; exit if that fails."""
+    with usage_errors():
+        check_own(path, mark, force=force)
+        with replacing(path) as file:
+            file.write(data)
 
 
 def find_local_modules() -> None:

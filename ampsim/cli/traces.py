@@ -8,7 +8,6 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -20,11 +19,11 @@ from ampsim.cli.terminal import (
     fail,
     out,
     usage_errors,
+    write_own,
 )
 from ampsim.core import conformance_vectors as vectors
 from ampsim.core import dialects
 from ampsim.core.conformance_vectors import Outcome, Vector
-from ampsim.core.files import check_own, write_atomically
 
 app = typer.Typer(
     help="Export conformance vectors, or verify a program.\n\n"
@@ -34,7 +33,8 @@ app = typer.Typer(
 TITLE = "# Vectors for loss scalers\n"
 PAGE = Path(vectors.__file__).with_suffix(".md")
 LONGEST = 1 << 26  # bytes of output that are read
-TAIL = 4096  # bytes of standard error that an error shows
+TAIL = 800  # bytes of standard error that a failure shows
+OTHERS = ("failed", "declined", "skipped")  # outcomes of a vector
 
 
 @app.command("export", epilog=STATUS)
@@ -54,24 +54,11 @@ def export_vectors(
     """
     data = vectors.as_file(vectors.make(), __version__)
     page = file.with_suffix(".md")
-    with usage_errors():
-        check_own(file, '{"vectors":', force=force)
-        check_own(page, TITLE, force=force)
-        write_atomically(file, data)
-        write_atomically(page, PAGE.read_bytes())
+    write_own(file, '{"vectors":', data, force=force)
+    write_own(page, TITLE, PAGE.read_bytes(), force=force)
     out.print(
         f"{file}: version {vectors.VERSION}, {len(data):,} bytes, {vectors.LICENCE}; format: {page}"
     )
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Result of one vector."""
-
-    vector: Vector
-    kind: str
-    """passed, failed, or declined."""
-    message: str = ""
 
 
 @app.command("verify", epilog=STATUS)
@@ -109,23 +96,43 @@ def verify_program(
     Example: ampsim traces verify -- node scaler.js
     """
     with usage_errors(dialects.UnknownDialectError):
-        chosen = _chosen(vectors.make(), only or ())
+        for name in only or ():
+            dialects.get(name)  # raises if there is none
+    chosen = [each for each in vectors.make() if not only or each.dialect in only]
+    questions = "".join(f"{vector.question()}\n" for vector in chosen)
     try:
-        lines, failure = _run(command, [vector.question() for vector in chosen], limit)
+        answers, failure = _run(command, questions.encode(), limit)
     except OSError as error:
         fail(
             f"{command[0]}: {error.strerror}; expected an executable program after `--`"
         )
-    verdicts = [_verify(*pair) for pair in zip(chosen, lines, strict=False)]
-    raise typer.Exit(_report(chosen, verdicts, failure))
+    counts = Counter[str]()
+    for vector, line in zip(chosen, answers, strict=False):
+        verdict, message = _verify(vector, line)
+        counts[verdict] += 1
+        if verdict == "failed" and counts[verdict] == 1:
+            out.print(f"{_name(vector)}: {message}\ninput: {vector.question()}")
+    if not failure and len(answers) != len(chosen):
+        failure = f"{len(answers)} output lines for {len(chosen)} input lines"
+    if failure:
+        at = "".join(f"{_name(vector)}: " for vector in chosen[len(answers) :][:1])
+        out.print(f"{at}{failure}; expected a line for each, and exit status 0")
+    counts["skipped"] = max(0, len(chosen) - len(answers))
+    others = [f"{counts[kind]} {kind}" for kind in OTHERS if counts[kind]]
+    summary = [f"{counts['passed']} of {len(chosen)} passed", *others]
+    out.print(", ".join(summary))
+    if not counts["passed"]:
+        out.print("expected at least one to pass: a program may not decline them all")
+    is_good = counts["passed"] and not counts["failed"] and not failure
+    raise typer.Exit(0 if is_good else 1)
 
 
 def _run(
-    command: Sequence[str], questions: Sequence[str], limit: float
+    command: Sequence[str], questions: bytes, limit: float
 ) -> tuple[list[str], str]:
     """Return the output lines of a program that is given questions, and how it failed, or ""."""
     with tempfile.TemporaryFile() as asked, tempfile.TemporaryFile() as errors:
-        asked.write("\n".join([*questions, ""]).encode())
+        asked.write(questions)
         asked.seek(0)
         with subprocess.Popen(  # noqa: S603
             command,
@@ -143,8 +150,7 @@ def _run(
             is_late = not late.is_alive()
             late.cancel()
         errors.seek(max(0, errors.seek(0, os.SEEK_END) - TAIL))
-        said = errors.read().decode(errors="replace").splitlines()[-10:]
-    lines = output.decode(errors="replace").splitlines()
+        last_words = errors.read().decode(errors="replace").strip()
     failure = ""
     if is_late:
         failure = f"not ended after {limit:g} s (--time-limit)"
@@ -152,12 +158,9 @@ def _run(
         failure = f"ended with signal {signal.Signals(-status).name}"
     elif status:
         failure = f"ended with exit status {status}"
-    elif len(lines) != len(questions):
-        failure = f"{len(lines)} output lines for {len(questions)} input lines"
-    if failure:
-        failure = f"{failure}; expected one line for each, and exit status 0"
-        failure = "\n    ".join([failure, *said])
-    return lines, failure
+    if failure and last_words:
+        failure = f"{failure} after the error output\n{last_words}\n"
+    return output.decode(errors="replace").splitlines(), failure
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
@@ -166,51 +169,19 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def _chosen(made: Sequence[Vector], names: Sequence[str]) -> list[Vector]:
-    for name in names:
-        dialects.get(name)  # raises if there is none
-    return [vector for vector in made if not names or vector.dialect in names]
-
-
-def _verify(vector: Vector, line: str) -> Verdict:
+def _verify(vector: Vector, line: str) -> tuple[str, str]:
+    """Return whether a vector passed, failed, or was declined, and why it failed."""
     try:
         outcome = vectors.answer(line, len(vector.found_inf))
     except ValueError as error:
-        return Verdict(vector, "failed", f"{line.strip()[:200]!r}: {error}")
+        return "failed", f"{line.strip()[:200]!r}: {error}"
     if outcome is None:
-        return Verdict(vector, "declined")
+        return "declined", ""
     step = vectors.first_difference(vector.outcome, outcome)
     if step is None:
-        return Verdict(vector, "passed")
-    expected, actual = (_entry(each, step) for each in (vector.outcome, outcome))
-    message = f"update {step}: expected the scale {expected}, not {actual}"
-    return Verdict(vector, "failed", message)
-
-
-def _report(chosen: Sequence[Vector], verdicts: Sequence[Verdict], failure: str) -> int:
-    """Print the first failure and the counts, and return the exit status."""
-    first = next((verdict for verdict in verdicts if verdict.kind == "failed"), None)
-    if first is not None:
-        out.print(f"{_name(first.vector)}: {first.message}")
-        out.print(f"input: {first.vector.question()}")
-    if failure:
-        name = (
-            f"{_name(chosen[len(verdicts)])}: " if len(verdicts) < len(chosen) else ""
-        )
-        out.print(f"{name}{failure}")
-    counts = Counter(verdict.kind for verdict in verdicts)
-    counts["skipped"] = len(chosen) - len(verdicts)
-    others = [
-        f"{count} {kind}"
-        for kind, count in counts.items()
-        if count and kind != "passed"
-    ]
-    out.print(", ".join([f"{counts['passed']} of {len(chosen)} passed", *others]))
-    if not counts["passed"]:
-        out.print(
-            "expected at least one to pass: a program may not decline all vectors"
-        )
-    return int(bool(first or failure or not counts["passed"]))
+        return "passed", ""
+    expected, actual = _entry(vector.outcome, step), _entry(outcome, step)
+    return "failed", f"update {step}: expected the scale {expected}, not {actual}"
 
 
 def _name(vector: Vector) -> str:

@@ -4,7 +4,7 @@ import codecs
 import gzip
 import io
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
 from typing import IO, BinaryIO, cast
@@ -45,8 +45,6 @@ class Lines:
         strict: True for data, where a line that is too long, a byte that is not UTF-8, or a
             truncated archive raises. False for logs: a long line is yielded in parts, bad bytes
             become U+FFFD, and `damage` tells why reading stopped.
-        on_progress: Function called after each 4 million characters with the number of bytes read
-            from the file.
 
     Attributes:
         number: Number of lines yielded so far; parts of a long line count.
@@ -59,12 +57,11 @@ class Lines:
         *,
         longest: int = LONGEST,
         strict: bool = False,
-        on_progress: Callable[[int], object] | None = None,
     ) -> None:
         self.path = Path(path)
         self.number = 0
         self.damage = ""
-        self._longest, self._strict, self._on_progress = longest, strict, on_progress
+        self._longest, self._strict = longest, strict
 
     def __iter__(self) -> Iterator[str]:
         """Yield the lines.
@@ -79,7 +76,7 @@ class Lines:
             try:
                 text = self._decoded(file)
                 for line in (
-                    self._whole_lines(text) if self._strict else self._parts(file, text)
+                    self._whole_lines(text) if self._strict else self._parts(text)
                 ):
                     self.number += 1
                     yield line
@@ -125,15 +122,12 @@ class Lines:
                 f"the byte 0x{byte:02x} is not UTF-8", "UTF-8 text"
             ) from None
 
-    def _parts(self, file: BinaryIO, text: io.TextIOWrapper) -> Iterator[str]:
+    def _parts(self, text: io.TextIOWrapper) -> Iterator[str]:
         """Yield the lines; the parts of a long one end at a space or a comma, where no number is
         cut.
         """
-        rest, read = "", 0
+        rest = ""
         while line := text.readline(self._longest):
-            before, read = read, read + len(line)
-            if self._on_progress and read >> 22 != before >> 22:
-                self._on_progress(file.tell())
             line, rest = rest + line, ""
             if len(line) >= self._longest and not line.endswith(("\n", "\r")):
                 end = max(line.rfind(" "), line.rfind(",")) + 1 or len(line)

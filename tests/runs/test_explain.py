@@ -128,12 +128,11 @@ def test_error_needs_its_program() -> None:
     assert run("apex/amp/scaler.py\nZeroDivisionError: float division by zero")[0] == 1
 
 
-def test_pasted_lines_are_read_as_log(tmp_path: Path) -> None:
+def test_pasted_lines_are_read_as_log() -> None:
     line = "Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 0.0"
-    code, said = run(line, "--html", tmp_path / "page.html")
+    code, said = run(line)
     assert code == 1
     assert said.startswith("Problem: The loss scale is 0 at line 1")
-    assert (tmp_path / "page.html").read_text().count("<title>") == 1
 
 
 def test_explanation_shows_itself_in_notebooks() -> None:

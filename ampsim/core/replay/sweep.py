@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -79,32 +78,3 @@ def load_trace(path: Path) -> npt.NDArray[np.floating]:
             "docs/how-to/settings.md"
         ) from error
     return trace
-
-
-class FileSweep(NamedTuple):
-    """Results of all rules for the trace of one file; `rows` is as `sweep` returns it."""
-
-    path: Path
-    steps: int
-    rows: npt.NDArray[np.void]
-
-
-def sweep_file(rules: Iterable[Machine[S]], path: Path) -> FileSweep:
-    """Replay each rule over the trace of a file, which is memory-mapped.
-
-    Args:
-        rules: Rules or policies, any number.
-        path: File written by `numpy.save`, of shape ``(steps,)`` and dtype float32 or float64.
-
-    Returns:
-        FileSweep: The path, the number of steps, and one row per rule.
-
-    Raises:
-        OSError: If the file cannot be read.
-        ValueError: If the file has no trace.
-    """
-    trace = load_trace(path)
-    try:
-        return FileSweep(path, len(trace), sweep(rules, trace))
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{path}: {error}") from error

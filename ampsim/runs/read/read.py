@@ -3,7 +3,7 @@
 import io
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from os import PathLike
 from pathlib import Path
@@ -24,7 +24,6 @@ _CUT = re.compile(r"[\d.+\-eE]+$")
 
 def read_log(
     source: str | PathLike[str] | Iterable[str],
-    on_progress: Callable[[int], object] | None = None,
 ) -> History:
     """Read a training log.
 
@@ -32,7 +31,6 @@ def read_log(
         source: Path of a log, or its lines. A path may name text (UTF-8 or UTF-16, also compressed
             by gzip), JSON, JSON Lines, CSV, a notebook, TensorBoard's or W&B's files, or a file
             that `watch` wrote.
-        on_progress: Function called with the number of bytes read.
 
     Returns:
         The history.
@@ -44,7 +42,7 @@ def read_log(
         ValueError: If the file is damaged.
     """
     if isinstance(source, str | PathLike):
-        history = _read_path(Path(source), on_progress)
+        history = _read_path(Path(source))
     else:
         history = TextReader("lines").read(joined(numbered(_with_ends(source))))
     events = [event for event in history.events if event.kind != "alarm"]
@@ -57,10 +55,10 @@ def read_log(
     return history
 
 
-def _read_path(path: Path, on_progress: Callable[[int], object] | None) -> History:
+def _read_path(path: Path) -> History:
     if is_tracker(path):
         return read_tracker(path)
-    lines = Lines(path, on_progress=on_progress)
+    lines = Lines(path)
     source = iter(lines)
     head = list(itertools.islice(source, 20))
     # A file that a crash left with a hole begins with zeros.
@@ -74,11 +72,7 @@ def _read_path(path: Path, on_progress: Callable[[int], object] | None) -> Histo
     history = _document(path, head, source) if _may_be_document(path, first) else None
     if history is None:
         # A document that was read to its end is read again as text.
-        whole = (
-            Lines(path, on_progress=on_progress)
-            if _may_be_document(path, first)
-            else lines
-        )
+        whole = Lines(path) if _may_be_document(path, first) else lines
         text = _complete(
             iter(whole) if whole is not lines else itertools.chain(head, source)
         )
