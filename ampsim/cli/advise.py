@@ -1,6 +1,5 @@
 """``ampsim advise``: settings of a loss scaler for a run."""
 
-import itertools
 import math
 import statistics
 from pathlib import Path
@@ -92,14 +91,15 @@ def advise_run(
             lowest=measured.lowest,
         )
         rules = {"advised": rule, "torch's defaults": Rule()}
-        rows = [] if thresholds is None else sweep(rules.values(), thresholds)
-    headings = COSTS if len(rows) else ()
-    table = bold_table("", *SETTINGS, *headings, title=f"Settings for {length:,} steps")
-    for (name, chosen), row in itertools.zip_longest(rules.items(), rows):
-        values = (str(getattr(chosen, setting)) for setting in SETTINGS)
-        cells = () if row is None else costs(row)
-        table.add_row(name, *values, *cells)
-    print_table(table)
+        table = bold_table("", *SETTINGS, title=f"Settings for {length:,} steps")
+        for name, chosen in rules.items():
+            table.add_row(name, *(str(getattr(chosen, each)) for each in SETTINGS))
+        print_table(table)
+        if thresholds is not None:
+            table = bold_table("", *COSTS, title=f"Their costs in {run}")
+            for name, row in zip(rules, sweep(rules.values(), thresholds), strict=True):
+                table.add_row(name, *costs(row))
+            print_table(table)
 
 
 def _measure_log(log: Path) -> tuple[Measured, int]:

@@ -42,8 +42,7 @@ err = _Console(stderr=True, soft_wrap=True, highlight=False, emoji=False, markup
 
 def bold_table(*headings: str, title: str | None = None) -> Table:
     """Return a table with bold headings and no lines."""
-    style = {"box": None, "pad_edge": False, "header_style": "bold"}
-    return Table(*headings, title=title, **style)
+    return Table(*headings, title=title, box=None, pad_edge=False, header_style="bold")
 
 
 def print_table(table: Table) -> None:
