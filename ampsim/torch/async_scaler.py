@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future
 from contextlib import suppress
 from functools import partial
-from types import SimpleNamespace
 from typing import Any, NoReturn, Protocol
 
 import torch
@@ -14,7 +13,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ampsim.core import machine, refusals
-from ampsim.core.machine import Rule, State, round_to_float32
+from ampsim.core.machine import State
 from ampsim.core.pipeline import WouldBlockError
 from ampsim.core.validation import as_int
 from ampsim.torch.async_state import (
@@ -28,41 +27,38 @@ from ampsim.torch.async_state import (
 )
 from ampsim.torch.bounds import (
     CONSTANTS,
-    LARGEST,
     SMALLEST_NORMAL,
-    check_keys,
     check_max_norm,
-    check_min_scale,
     check_scale,
+    check_state_dict,
     loss_scale_error,
+    make_rule,
 )
 from ampsim.torch.gradients import collect, unscale
 from ampsim.torch.gradients.clip import unscale_and_clip_
-from ampsim.torch.gradients.divided import mark, new_key, undivided
+from ampsim.torch.gradients.divided import divide_, mark, new_key, undivided
 from ampsim.torch.optimizer_thread import Job, OnError, OptimizerThread
 from ampsim.torch.shared_state import SharedState
 from ampsim.torch.step_report import StepReport
 from ampsim.torch.streams import Flag, has_streams
 from ampsim.torch.ticket_tags import check_tags, tag_gradients_of
 
-ScaleTicket = Ticket[State]
+_CPU = torch.device("cpu")
 Launch = Callable[[Callable[[], object]], object]
-Work = Callable[[ScaleTicket, StepRecord, Call], Any]
+Work = Callable[[Ticket, StepRecord, Call], Any]
 
 
 class Observer(Protocol):
     """Interface of an observer; a scaler's call raises what its methods raise."""
 
-    def gradients(
-        self, ticket: ScaleTicket, optimizer: Optimizer, scale: Tensor
-    ) -> None:
+    def gradients(self, ticket: Ticket, optimizer: Optimizer, scale: Tensor) -> None:
         """Read complete gradients, which are about to be divided by `scale`, shape ()."""
 
-    def closing(self, ticket: ScaleTicket) -> None:
+    def closing(self, ticket: Ticket) -> None:
         """Note a call of `update`, on its thread."""
 
     def closed(
-        self, ticket: ScaleTicket, steps: list[tuple[Optimizer, list[Tensor]]]
+        self, ticket: Ticket, steps: list[tuple[Optimizer, list[Tensor]]]
     ) -> None:
         """Read the flags of each optimizer, 0.0 or 1.0, shape (), behind the update."""
 
@@ -141,7 +137,7 @@ class AsyncGradScaler:
     ) -> None:
         depth = as_int("depth", depth, 0, "to run synchronously pass depth=0")
         constants = (init_scale, growth_factor, backoff_factor, growth_interval)
-        rule = _make_rule(*constants, min_scale=min_scale, max_scale=max_scale)
+        rule = make_rule(*constants, min_scale=min_scale, max_scale=max_scale)
         self._device, self._allow_fp16 = torch.device(device), allow_fp16
         self._check_at_step = check_at_step
         if (
@@ -156,10 +152,10 @@ class AsyncGradScaler:
         self._enabled = enabled
         if enabled and (depth or executor is not None):
             _check_order(self._device)
-        self._shared: SharedState[AsyncState[State]] = SharedState(
+        self._shared: SharedState[AsyncState] = SharedState(
             AsyncState(rule, depth, (rule.init(),)), threading
         )
-        self._last_scaled: ScaleTicket | None = None
+        self._last_scaled: Ticket | None = None
         self._thread: int | None = None
         self._launch = _launch_function(executor)
         if enabled and self._launch is not None:
@@ -178,7 +174,7 @@ class AsyncGradScaler:
 
     # ----------------------------------------------------------------------------------- iterations
 
-    def begin_iteration(self, timeout: float | None = None) -> ScaleTicket:
+    def begin_iteration(self, timeout: float | None = None) -> Ticket:
         """Begin an iteration; wait while depth + 1 iterations are in flight.
 
         After this call `scale` and `update` require tickets.
@@ -205,7 +201,7 @@ class AsyncGradScaler:
             self._shared.change(AsyncState.withdraw, key)
             raise
 
-    def _ticket(self, method: str, ticket: ScaleTicket | None) -> ScaleTicket:
+    def _ticket(self, method: str, ticket: Ticket | None) -> Ticket:
         """Return the ticket of a call; without one, the implied ticket, begun if there is none."""
         state = self._shared.value
         state.check_open()
@@ -231,7 +227,7 @@ class AsyncGradScaler:
 
     # --------------------------------------------------------------------------------------- losses
 
-    def scale(self, outputs: Any, ticket: ScaleTicket | None = None) -> Any:
+    def scale(self, outputs: Any, ticket: Ticket | None = None) -> Any:
         """Multiply outputs by the scale.
 
         Args:
@@ -255,7 +251,7 @@ class AsyncGradScaler:
         scaled = (self.scale(output, ticket) for output in outputs)
         return type(outputs)(scaled) if isinstance(outputs, (list, tuple)) else scaled
 
-    def _scale_tensor(self, outputs: Tensor, ticket: ScaleTicket | None) -> Tensor:
+    def _scale_tensor(self, outputs: Tensor, ticket: Ticket | None) -> Tensor:
         ticket = self._last_scaled = self._ticket("scale", ticket)
         state = self._shared.value
         if any(record.is_broken for record in state.iteration(ticket, "scale").records):
@@ -265,7 +261,7 @@ class AsyncGradScaler:
             tag_gradients_of(outputs, scaled, ticket.key)
         return scaled
 
-    def loss_value(self, loss: Tensor, ticket: ScaleTicket | None = None) -> Tensor:
+    def loss_value(self, loss: Tensor, ticket: Ticket | None = None) -> Tensor:
         """Return the true value of a scaled loss, after `update` too; the host does not wait.
 
         Args:
@@ -282,7 +278,7 @@ class AsyncGradScaler:
 
     # ---------------------------------------------------------------------------------------- steps
 
-    def unscale_(self, optimizer: Optimizer, ticket: ScaleTicket | None = None) -> None:
+    def unscale_(self, optimizer: Optimizer, ticket: Ticket | None = None) -> None:
         """Divide an optimizer's gradients by the scale in place, and record whether all are finite.
 
         Args:
@@ -298,13 +294,13 @@ class AsyncGradScaler:
         if self._enabled:
             self._work_on("unscale_", optimizer, ticket, self._unscale)
 
-    def _unscale(self, ticket: ScaleTicket, record: StepRecord, call: Call) -> None:
+    def _unscale(self, ticket: Ticket, record: StepRecord, call: Call) -> None:
         _check_ready(record)
         flags = self._divide(ticket, record.optimizer, call)
         self._shared.change(AsyncState.complete, ticket, call, Stage.UNSCALED, flags)
 
     def unscale_and_clip_(
-        self, optimizer: Optimizer, max_norm: float, ticket: ScaleTicket | None = None
+        self, optimizer: Optimizer, max_norm: float, ticket: Ticket | None = None
     ) -> Tensor:
         """Unscale gradients and clip their total norm.
 
@@ -322,30 +318,27 @@ class AsyncGradScaler:
         """
         max_norm = check_max_norm(max_norm)
         if not self._enabled:
-            params = [
-                param for group in optimizer.param_groups for param in group["params"]
-            ]
+            params = collect.parameters(optimizer)
             return torch.nn.utils.clip_grad_norm_(params, max_norm)
         work = partial(self._unscale_and_clip, max_norm)
         norm: Tensor = self._work_on("unscale_and_clip_", optimizer, ticket, work)
         return norm
 
     def _unscale_and_clip(
-        self, max_norm: float, ticket: ScaleTicket, record: StepRecord, call: Call
+        self, max_norm: float, ticket: Ticket, record: StepRecord, call: Call
     ) -> Tensor:
         _check_ready(record)
         optimizer = record.optimizer
-        groups = self._gradients(ticket, optimizer)
+        groups = self._groups(ticket, optimizer)
         if undivided(optimizer, ticket.key) is not None:
             raise RuntimeError(
                 "unscale_and_clip_ of gradients that were divided for another optimizer: expected "
                 "optimizers without common parameters; call unscale_() of both, then clip"
             )
-        home = next(iter(groups), (self._device,))[0]
         call.is_writing = True
         clipped = unscale_and_clip_(
             groups,
-            _scale_on(ticket, home),
+            _scale_on(ticket, _CPU),
             max_norm,
             folds=False,
             may_be_below_one=ticket.value.scale < 1.0,
@@ -358,7 +351,7 @@ class AsyncGradScaler:
         self,
         optimizer: Optimizer,
         *args: Any,
-        ticket: ScaleTicket | None = None,
+        ticket: Ticket | None = None,
         **kwargs: Any,
     ) -> Any:
         """Step an optimizer with unscaled gradients, or skip the step if one is not finite.
@@ -391,7 +384,7 @@ class AsyncGradScaler:
         self,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        ticket: ScaleTicket,
+        ticket: Ticket,
         record: StepRecord,
         call: Call,
     ) -> Any:
@@ -402,7 +395,7 @@ class AsyncGradScaler:
             flags = self._divide(ticket, optimizer, call)
         elif self._check_at_step:
             found_inf = unscale.FoundInf()
-            unscale.check(self._gradients(ticket, optimizer), found_inf)
+            unscale.check(self._groups(ticket, optimizer), found_inf)
             flags += _flags(found_inf)
         complete = partial(self._shared.change, AsyncState.complete, ticket, call)
         if not flags:  # torch leaves the optimizer in this stage too
@@ -422,14 +415,14 @@ class AsyncGradScaler:
         return result
 
     def _work_on(
-        self, method: str, optimizer: Optimizer, ticket: ScaleTicket | None, work: Work
+        self, method: str, optimizer: Optimizer, ticket: Ticket | None, work: Work
     ) -> Any:
         """Do work on an optimizer's gradients, without the lock, on the thread of the optimizer."""
         run = partial(self._hold, method, optimizer, self._ticket(method, ticket), work)
         return run() if self._runs_steps() else self._send(run).result()
 
     def _hold(
-        self, method: str, optimizer: Optimizer, ticket: ScaleTicket, work: Work
+        self, method: str, optimizer: Optimizer, ticket: Ticket, work: Work
     ) -> Any:
         call = Call()
         try:
@@ -446,13 +439,14 @@ class AsyncGradScaler:
         finally:
             call.is_over = True
 
-    def _gradients(self, ticket: ScaleTicket, optimizer: Optimizer) -> collect.Groups:
+    def _groups(self, ticket: Ticket, optimizer: Optimizer) -> collect.Groups:
         """Return an optimizer's gradients, kept until this thread's stream is done with them."""
         if self._shared.value.depth:
             check_tags(optimizer, ticket.key)
         else:
             self._check_loss_scale(ticket)
-        groups = collect.gradients(optimizer, allow_fp16=self._allow_fp16, sums=True)
+        params = collect.parameters(optimizer)
+        groups = collect.group(params, allow_fp16=self._allow_fp16, sums=True)
         for (device, _), grads in groups.items():
             if has_streams(device):
                 stream = torch.accelerator.current_stream(device)
@@ -460,7 +454,7 @@ class AsyncGradScaler:
                     grad.record_stream(stream)
         return groups
 
-    def _check_loss_scale(self, ticket: ScaleTicket) -> None:
+    def _check_loss_scale(self, ticket: Ticket) -> None:
         """Raise for gradients of a loss from before an update that changed the scale."""
         last = self._last_scaled
         if last is None or last is ticket:
@@ -470,26 +464,18 @@ class AsyncGradScaler:
             raise loss_scale_error(loss_scale, scale)
 
     def _divide(
-        self, ticket: ScaleTicket, optimizer: Optimizer, call: Call
+        self, ticket: Ticket, optimizer: Optimizer, call: Call
     ) -> tuple[Any, ...]:
         """Divide an optimizer's gradients that no other call has divided."""
-        scale, found_inf = ticket.value.scale, unscale.FoundInf()
-        groups = self._gradients(ticket, optimizer)
+        scale = ticket.value.scale
+        groups = self._groups(ticket, optimizer)
         rest = undivided(optimizer, ticket.key)
-        divided_here = groups
-        if rest is not None:
-            part: Any = SimpleNamespace(param_groups=[{"params": rest}])
-            divided_here = collect.gradients(part, allow_fp16=True)
+        inverse = _number_on(1.0 / scale, _CPU)
         call.is_writing = True
-        unscale.multiply_and_check_(
-            divided_here,
-            lambda device: _number_on(1.0 / scale, device),
-            found_inf,
-            below_one=scale < 1.0,
+        found_inf = divide_(
+            optimizer, groups, inverse, rest=rest, below_one=scale < 1.0
         )
-        if rest is not None:
-            unscale.check(groups, found_inf)
-        mark(optimizer, ticket.key)
+        mark(optimizer, ticket.key, plain=groups.plain)
         return _flags(found_inf)
 
     @property
@@ -498,13 +484,10 @@ class AsyncGradScaler:
         state = self._shared.value
         newest_first = [one.records for one in reversed(state.iterations)]
         for records in (*newest_first, state.last_steps):
-            report = StepReport()
-            for record in records:
-                if record.stage is Stage.STEPPED:
-                    report.add(record.optimizer, [*record.flags])
-            if any(True for _ in report):
-                return report
-        return StepReport()
+            stepped = [each for each in records if each.stage is Stage.STEPPED]
+            if stepped:
+                return StepReport([(each.optimizer, each.flags) for each in stepped])
+        return StepReport([])
 
     def observe(self, observer: Observer) -> Callable[[], object]:
         """Notify an observer of gradients and updates from now on.
@@ -524,7 +507,7 @@ class AsyncGradScaler:
         self,
         new_scale: float | Tensor | None = None,
         is_async: bool = True,
-        ticket: ScaleTicket | None = None,
+        ticket: Ticket | None = None,
     ) -> None:
         """End an iteration: grow or back off the scale by what its steps found, or set it.
 
@@ -551,9 +534,9 @@ class AsyncGradScaler:
                 "update() without a ticket on the optimizer's thread: expected it on the thread "
                 "that calls scale(); call it there, or pass ticket="
             )
-        value = (
-            None if new_scale is None else _scale_within_bounds(new_scale, state.rule)
-        )
+        value = None
+        if new_scale is not None:
+            value = check_scale("new_scale", new_scale, state.rule)
         has_steps = any(iteration.records for iteration in state.iterations)
         if value is None and runs_steps and state.is_started and not has_steps:
             raise refusals.NOTHING_CHECKED_AT_ALL.error()  # before it begins an iteration
@@ -569,7 +552,7 @@ class AsyncGradScaler:
 
     def _request(
         self,
-        ticket: ScaleTicket,
+        ticket: Ticket,
         token: object,
         work: Callable[[], None],
         *,
@@ -592,7 +575,7 @@ class AsyncGradScaler:
             job.result()
 
     def _finish(
-        self, ticket: ScaleTicket, value: float | None, synchronous: bool, token: object
+        self, ticket: Ticket, value: float | None, synchronous: bool, token: object
     ) -> None:
         while True:
             # The new version is made without the lock: it may wait for a device. If another step of
@@ -615,9 +598,7 @@ class AsyncGradScaler:
                 self._notify_closed(ticket, ended.records)
             return
 
-    def _notify_closed(
-        self, ticket: ScaleTicket, records: tuple[StepRecord, ...]
-    ) -> None:
+    def _notify_closed(self, ticket: Ticket, records: tuple[StepRecord, ...]) -> None:
         for observer in self._shared.value.observers:
             steps = [
                 (record.optimizer, [torch.tensor(any(record.flags)).float()])
@@ -752,10 +733,11 @@ class AsyncGradScaler:
         self._set_constant("growth_interval", new_interval)
 
     def _set_constant(self, name: str, value: float) -> None:
-        self._shared.value.rule.replace(
-            **{name: value}
-        )  # raises on the caller's thread
-        work = partial(self._shared.change, _with_constant, name, value)
+        self._shared.value.rule.replace(**{name: value})  # raises on this thread
+
+        def work() -> None:
+            self._shared.change(AsyncState.set_constant, name, value)
+
         if self._runs_steps() or not self._enabled:
             work()
         else:
@@ -811,19 +793,15 @@ class AsyncGradScaler:
             return
         if not state_dict:
             raise refusals.EMPTY_STATE_DICT.error()
-        check_keys(state_dict)
         self._settle()
         state = self._shared.value
-        rule = state.rule.replace(**{name: state_dict[name] for name in CONSTANTS})
-        tracker = as_int(
-            "_growth_tracker", int(state_dict["_growth_tracker"]), 0, "save it again"
-        )
-        scales = [state_dict["scale"], *state_dict.get("pending", ())][
-            -(state.depth + 1) :
-        ]
-        versions = tuple(
-            State(_scale_within_bounds(scale, rule), tracker) for scale in scales
-        )
+        saved, rule = check_state_dict(state_dict, state.rule)
+        later = saved.get("pending", ())
+        scales = [saved["scale"]]
+        scales += [check_scale("pending", scale, rule) for scale in later]
+        tracker = saved["_growth_tracker"]
+        kept = scales[-(state.depth + 1) :]
+        versions = tuple(State(scale, tracker) for scale in kept)
         self._last_scaled = None
         self._shared.change(AsyncState.load, rule, versions)
 
@@ -852,45 +830,13 @@ class AsyncGradScaler:
         self._shared.change(AsyncState.close, closed)
 
 
-def _make_rule(
-    init_scale: float,
-    growth_factor: float,
-    backoff_factor: float,
-    growth_interval: int,
-    *,
-    min_scale: float,
-    max_scale: float | None,
-) -> Rule:
-    if growth_factor <= 1.0:
-        raise refusals.GROWTH_FACTOR.error()
-    if backoff_factor >= 1.0:
-        raise refusals.BACKOFF_FACTOR.error()
-    check_min_scale(min_scale)
-    rule = Rule(
-        init_scale,
-        growth_factor,
-        backoff_factor,
-        growth_interval,
-        min_scale=round_to_float32(min_scale),
-        max_scale=None if max_scale is None else round_to_float32(max_scale),
-        growth_test=">=",  # an interval set below the tracker grows at the next finite step
-    )
-    _scale_within_bounds(init_scale, rule, "init_scale")
-    return rule
-
-
-def _scale_on(ticket: ScaleTicket, device: torch.device) -> Tensor:
+def _scale_on(ticket: Ticket, device: torch.device) -> Tensor:
     """Return a ticket's scale as torch multiplies by it: a float32 tensor, shape ()."""
     return _number_on(ticket.value.scale, device)
 
 
 def _number_on(number: float, device: torch.device) -> Tensor:
     return torch.full((), number, dtype=torch.float32, device=device)
-
-
-def _scale_within_bounds(scale: Any, rule: Rule, name: str = "new_scale") -> float:
-    high = LARGEST if rule.max_scale is None else rule.max_scale
-    return check_scale(name, scale, rule.min_scale or 0.0, high)
 
 
 def _check_order(device: torch.device) -> None:
@@ -928,17 +874,11 @@ def _check_ready(record: StepRecord) -> None:
         raise refusals.UNSCALED_LATE.error()
 
 
-def _check_next_value(state: AsyncState[State]) -> AsyncState[State]:
+def _check_next_value(state: AsyncState) -> AsyncState:
     """Return the state if the scale of the next ticket exists, else raise WouldBlockError."""
     state.check_open()
     state.next_value()
     return state
-
-
-def _with_constant(
-    state: AsyncState[State], name: str, value: float
-) -> AsyncState[State]:
-    return state.replace(rule=state.rule.replace(**{name: value}))
 
 
 def _end_if_dropped(job: Job, handle: Future[Any]) -> None:

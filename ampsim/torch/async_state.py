@@ -23,11 +23,10 @@ the call and no transition.
 
 import enum
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any
 
+from ampsim.core.machine import State
 from ampsim.core.pipeline import WouldBlockError, check_turn
-
-V = TypeVar("V")  # of a version of the scale; nothing here looks into it
 
 
 class ClosedError(RuntimeError):
@@ -86,27 +85,27 @@ class StepRecord:
 
 
 @dataclass(frozen=True, eq=False)
-class Ticket(Generic[V]):
+class Ticket:
     """The handle of one iteration.
 
     Attributes:
         index: Number of the iteration, from 0.
         version: Number of updates that `value` has seen.
-        value: The loss scale of the iteration, which never changes.
+        value: The state of the loss scale in the iteration; it never changes.
         key: An integer that no other ticket of the process has.
     """
 
     index: int
     version: int
-    value: V
+    value: State
     key: int
 
 
 @dataclass(frozen=True, eq=False)
-class Iteration(Generic[V]):
+class Iteration:
     """An iteration in flight: its ticket, and its optimizers in the order of their first call."""
 
-    ticket: Ticket[V]
+    ticket: Ticket
     records: tuple[StepRecord, ...] = ()
 
     def record(self, optimizer: object) -> StepRecord:
@@ -116,14 +115,14 @@ class Iteration(Generic[V]):
                 return record
         return StepRecord(optimizer)
 
-    def replace_record(self, old: StepRecord, new: StepRecord) -> "Iteration[V]":
+    def replace_record(self, old: StepRecord, new: StepRecord) -> "Iteration":
         """Return the iteration with another record in the place of `old`."""
         kept = tuple(record for record in self.records if record is not old)
         return Iteration(self.ticket, (*kept, new))
 
 
 @dataclass(frozen=True, eq=False)
-class AsyncState(Generic[V]):
+class AsyncState:
     """All that is known of a scaler at one moment.
 
     Attributes:
@@ -143,9 +142,9 @@ class AsyncState(Generic[V]):
 
     rule: Any
     depth: int
-    versions: tuple[V, ...]
+    versions: tuple[State, ...]
     applied: int = 0
-    iterations: tuple[Iteration[V], ...] = ()
+    iterations: tuple[Iteration, ...] = ()
     requests: tuple[object, ...] = ()
     floor: int = 0
     is_started: bool = False
@@ -162,7 +161,7 @@ class AsyncState(Generic[V]):
         return self.applied + len(self.iterations)
 
     @property
-    def newest(self) -> V:
+    def newest(self) -> State:
         """The version after all updates so far."""
         return self.versions[-1]
 
@@ -171,7 +170,7 @@ class AsyncState(Generic[V]):
         """The version of the next ticket, which may not exist yet."""
         return max(0, self.begun - self.depth, self.floor)
 
-    def next_value(self) -> V:
+    def next_value(self) -> State:
         """Return the scale of the next ticket; WouldBlockError if it does not exist yet."""
         number = self.next_version
         if number > self.applied:
@@ -194,7 +193,7 @@ class AsyncState(Generic[V]):
         """Raise ClosedError if a thread should not wait for a job: its executor may have ended."""
         self.check_open()
 
-    def iteration(self, ticket: Ticket[V], method: str) -> Iteration[V]:
+    def iteration(self, ticket: Ticket, method: str) -> Iteration:
         """Return the iteration of a ticket; RuntimeError unless it is in flight."""
         place = ticket.index - self.applied
         if (
@@ -207,7 +206,7 @@ class AsyncState(Generic[V]):
             "this scaler returned and update() has not ended; begin another iteration"
         )
 
-    def implied_ticket(self, *, runs_steps: bool) -> Ticket[V] | None:
+    def implied_ticket(self, *, runs_steps: bool) -> Ticket | None:
         """Return what a call without a ticket means, or None if no iteration is in flight.
 
         Derived and not stored, so that an interrupt cannot leave it wrong.
@@ -221,7 +220,7 @@ class AsyncState(Generic[V]):
             return iteration.ticket
         return None
 
-    def saved_versions(self) -> tuple[V, ...]:
+    def saved_versions(self) -> tuple[State, ...]:
         """Return the versions for a checkpoint.
 
         They are those of the oldest iteration in flight, or else of the next one, and later ones.
@@ -233,35 +232,35 @@ class AsyncState(Generic[V]):
 
     # ---------------------------------------------------------------------------------- transitions
 
-    def replace(self, **changes: Any) -> "AsyncState[V]":
+    def replace(self, **changes: Any) -> "AsyncState":
         """Return a copy with some fields changed.
 
         `dataclasses.replace` takes three times as long, and a training step makes five of these.
         """
-        made: AsyncState[V] = object.__new__(AsyncState)
+        made = object.__new__(AsyncState)
         vars(made).update(vars(self))
         vars(made).update(changes)
         return made
 
-    def begin(self, key: int, *, uses_tickets: bool = True) -> "AsyncState[V]":
+    def begin(self, key: int, *, uses_tickets: bool = True) -> "AsyncState":
         """Begin the next iteration; WouldBlockError if its version does not exist yet."""
         self.check_open()
         number, value = self.next_version, self.next_value()
-        begun: Iteration[V] = Iteration(Ticket(self.begun, number, value, key))
+        begun = Iteration(Ticket(self.begun, number, value, key))
         return self.replace(
             iterations=(*self.iterations, begun),
             is_started=True,
             uses_tickets=self.uses_tickets or uses_tickets,
         )
 
-    def begin_if_none(self, key: int, *, runs_steps: bool) -> "AsyncState[V]":
+    def begin_if_none(self, key: int, *, runs_steps: bool) -> "AsyncState":
         """Begin an iteration if a call without a ticket has none to mean."""
         self.check_open()
         if self.implied_ticket(runs_steps=runs_steps) is not None:
             return self
         return self.begin(key, uses_tickets=False)
 
-    def withdraw(self, key: int) -> "AsyncState[V]":
+    def withdraw(self, key: int) -> "AsyncState":
         """Take back a ticket that an interrupt kept from its caller, if it is the newest."""
         if len(self.requests) == len(self.iterations):
             return self  # its update is on its way, or there is none
@@ -270,14 +269,14 @@ class AsyncState(Generic[V]):
             return self
         return self.replace(iterations=self.iterations[:-1])
 
-    def _with_iteration(self, old: Iteration[V], new: Iteration[V]) -> "AsyncState[V]":
+    def _with_iteration(self, old: Iteration, new: Iteration) -> "AsyncState":
         return self.replace(
             iterations=tuple(new if one is old else one for one in self.iterations)
         )
 
     def hold(
-        self, ticket: Ticket[V], optimizer: object, call: Call, method: str = "step"
-    ) -> "AsyncState[V]":
+        self, ticket: Ticket, optimizer: object, call: Call, method: str = "step"
+    ) -> "AsyncState":
         """Give an optimizer to a call.
 
         Raises RuntimeError if another call has it, or if one was interrupted.
@@ -300,15 +299,15 @@ class AsyncState(Generic[V]):
         return self._with_iteration(iteration, iteration.replace_record(record, held))
 
     def complete(
-        self, ticket: Ticket[V], call: Call, stage: Stage, flags: tuple[Any, ...]
-    ) -> "AsyncState[V]":
+        self, ticket: Ticket, call: Call, stage: Stage, flags: tuple[Any, ...]
+    ) -> "AsyncState":
         """End a call that holds an optimizer. What began before `close` may end after it."""
         iteration = self.iteration(ticket, "step")
         held = next(record for record in iteration.records if record.call is call)
         done = StepRecord(held.optimizer, stage, flags)
         return self._with_iteration(iteration, iteration.replace_record(held, done))
 
-    def forget_broken(self, ticket: Ticket[V]) -> "AsyncState[V]":
+    def forget_broken(self, ticket: Ticket) -> "AsyncState":
         """Forget the gradients that an interrupt left half divided: the loss is scaled again."""
         iteration = self.iteration(ticket, "scale")
         whole = tuple(record for record in iteration.records if not record.is_broken)
@@ -316,20 +315,20 @@ class AsyncState(Generic[V]):
             return self
         return self._with_iteration(iteration, Iteration(ticket, whole))
 
-    def request(self, ticket: Ticket[V], token: object) -> "AsyncState[V]":
+    def request(self, ticket: Ticket, token: object) -> "AsyncState":
         """Note that an update is on its way; RuntimeError unless it is the next in order."""
         self.check_open()
         check_turn(ticket.index, self.applied + len(self.requests), self.begun)
         self.iteration(ticket, "update")
         return self.replace(requests=(*self.requests, token))
 
-    def cancel_request(self, token: object) -> "AsyncState[V]":
+    def cancel_request(self, token: object) -> "AsyncState":
         """Withdraw an update that is on its way, and those behind it."""
         if token not in self.requests:
             return self
         return self.replace(requests=self.requests[: self.requests.index(token)])
 
-    def ending(self, ticket: Ticket[V], token: object = None) -> Iteration[V]:
+    def ending(self, ticket: Ticket, token: object = None) -> Iteration:
         """Return the iteration that an update ends; RuntimeError if it is not its turn."""
         self.check_open()
         if token is not None and token not in self.requests:
@@ -349,8 +348,8 @@ class AsyncState(Generic[V]):
         return iteration
 
     def apply(
-        self, ended: Iteration[V], token: object, made: V, *, synchronous: bool = False
-    ) -> "AsyncState[V]":
+        self, ended: Iteration, token: object, made: State, *, synchronous: bool = False
+    ) -> "AsyncState":
         """Publish the version that an update made from `ended`.
 
         Returns this state if the iteration has changed since.
@@ -375,7 +374,7 @@ class AsyncState(Generic[V]):
             last_steps=ended.records,
         )
 
-    def load(self, rule: Any, versions: tuple[V, ...]) -> "AsyncState[V]":
+    def load(self, rule: Any, versions: tuple[State, ...]) -> "AsyncState":
         """Start again from the versions of a checkpoint. Iterations in flight are void."""
         self.check_open()
         return AsyncState(
@@ -387,17 +386,21 @@ class AsyncState(Generic[V]):
             observers=self.observers,
         )
 
-    def add_observer(self, observer: object) -> "AsyncState[V]":
+    def set_constant(self, name: str, value: float) -> "AsyncState":
+        """Set a constant of the rule for the updates to come."""
+        return self.replace(rule=self.rule.replace(**{name: value}))
+
+    def add_observer(self, observer: object) -> "AsyncState":
         """Notify another observer from now on."""
         return self.replace(observers=(*self.observers, observer))
 
-    def remove_observer(self, observer: object) -> "AsyncState[V]":
+    def remove_observer(self, observer: object) -> "AsyncState":
         """No longer notify an observer."""
         return self.replace(
             observers=tuple(one for one in self.observers if one is not observer)
         )
 
-    def close(self, cause: BaseException) -> "AsyncState[V]":
+    def close(self, cause: BaseException) -> "AsyncState":
         """Take no more work.
 
         The first cause stays, but a fork replaces it: a waiting thread must know of it.

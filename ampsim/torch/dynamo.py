@@ -2,13 +2,14 @@
 
 A compiled training step calls the scaler between graphs. Its methods wait, lock, and read flags,
 which a graph cannot contain: compiling them would add a graph break per method. torch keeps a list
-of its own files to skip; this module
-marks ampsim's functions one by one, without importing the compiler.
+of its own files to skip; this module marks ampsim's functions one by one, without importing the
+compiler.
 """
 
 import sys
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from torch._C._dynamo import eval_frame
 
@@ -18,16 +19,12 @@ def leave_alone_package(name: str) -> None:
 
     Functions that they call, such as the optimizer's step, are still compiled if possible.
     """
-    modules = [
-        module
-        for key, module in [*sys.modules.items()]
-        if key == name or key.startswith(f"{name}.")
-    ]
-    for module in modules:
-        for function in _functions(vars(module).values(), module.__name__):
-            # not inlined
-            function._torchdynamo_disable = True  # type: ignore[attr-defined]  # noqa: SLF001
-            _skip(function.__code__)  # nor compiled when it is called
+    for key, module in [*sys.modules.items()]:
+        if key.partition(".")[0] == name:
+            for function in _functions(vars(module), key):
+                # Neither inlined nor compiled when it is called.
+                function._torchdynamo_disable = True  # type: ignore[attr-defined]  # noqa: SLF001
+                _skip(function.__code__)
 
 
 def _skip(code: types.CodeType) -> None:
@@ -41,16 +38,21 @@ def _skip(code: types.CodeType) -> None:
         eval_frame.set_code_exec_strategy(code, alone)
 
 
-def _functions(values: Iterable[object], name: str) -> Iterator[types.FunctionType]:
-    """Yield the functions and methods that a module defines, including decorated ones."""
-    for value in values:
-        if isinstance(value, (staticmethod, classmethod)):
-            value = value.__func__
-        if isinstance(value, property):
-            value = value.fget
-        if isinstance(value, type) and value.__module__ == name:
-            yield from _functions(vars(value).values(), name)
-        while getattr(value, "__module__", None) == name:  # a cache wraps a function
-            if isinstance(value, types.FunctionType):
-                yield value
-            value = getattr(value, "__wrapped__", None)
+def _functions(
+    namespace: Mapping[str, object], module: str
+) -> Iterator[types.FunctionType]:
+    """Yield the functions and methods that a module defines, also decorated ones."""
+    for value in namespace.values():
+        if getattr(value, "__module__", module) != module:
+            continue
+        if isinstance(value, type):
+            yield from _functions(vars(value), module)
+        function: Any = value
+        for inner in (
+            "fget",
+            "__func__",
+            "__wrapped__",
+        ):  # of a property and decorators
+            function = getattr(function, inner, function)
+        if isinstance(function, types.FunctionType):
+            yield function

@@ -16,7 +16,6 @@ may step different optimizers, as with torch's class. `update` drops all of it.
 
 import functools
 import warnings
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -25,23 +24,24 @@ from torch.amp.grad_scaler import OptState
 from torch.optim import Optimizer
 
 from ampsim.core import refusals
-from ampsim.core.machine import Rule, round_to_float32
+from ampsim.core.machine import Rule
 from ampsim.core.policies import Policy
-from ampsim.core.validation import as_int, check_choice
+from ampsim.core.validation import check_choice
 from ampsim.torch import fused
 from ampsim.torch.bounds import (
     CONSTANTS,
-    LARGEST,
     SMALLEST_NORMAL,
-    check_keys,
+    bounds_of,
     check_max_norm,
-    check_min_scale,
     check_scale,
+    check_state_dict,
     loss_scale_error,
+    make_rule,
 )
 from ampsim.torch.gradients import collect, divided, unscale
 from ampsim.torch.gradients.clip import unscale_and_clip_
-from ampsim.torch.gradients.unscale import FoundInf, copied
+from ampsim.torch.gradients.collect import Groups
+from ampsim.torch.gradients.unscale import FoundInf, copied, largest_flag
 from ampsim.torch.policy import PolicyRun
 from ampsim.torch.ranks import Ranks
 from ampsim.torch.step_report import StepReport
@@ -141,28 +141,27 @@ class GradScaler(torch.amp.GradScaler):
         group: Any = None,
     ) -> None:
         init_scale = init_scale.item() if isinstance(init_scale, Tensor) else init_scale
-        constants = (init_scale, growth_factor, backoff_factor, growth_interval)
-        if policy is not None and (*constants, min_scale, max_scale) != _DEFAULTS:
-            raise ValueError(
-                f"policy= with {(*constants, min_scale, max_scale)}: expected the defaults of the "
-                "constants and bounds; pass these numbers to the policy"
-            )
-        check_choice("on_min_scale", on_min_scale, ("clamp", "warn", "raise"))
-        self._policy = None if policy is None else PolicyRun(policy)
+        constants = (growth_factor, backoff_factor, growth_interval)
+        self._policy = None
         if policy is not None:
-            init_scale, min_scale, max_scale = (
-                policy.init_scale,
-                policy.min_scale,
-                policy.max_scale,
-            )
-        super().__init__(device, init_scale, *constants[1:], enabled)
-        self._min_scale = SMALLEST_NORMAL if min_scale is None else min_scale
-        self._max_scale = LARGEST if max_scale is None else max_scale
+            given = (init_scale, *constants, min_scale, max_scale)
+            if given != _DEFAULTS:
+                raise ValueError(
+                    f"policy= with {given}: expected the defaults of the constants and bounds; "
+                    "pass these numbers to the policy"
+                )
+            self._policy = PolicyRun(policy)
+            init_scale = policy.init_scale
+            min_scale, max_scale = policy.min_scale, policy.max_scale
+        check_choice("on_min_scale", on_min_scale, ("clamp", "warn", "raise"))
+        super().__init__(device, init_scale, *constants, enabled)
+        self._rule = Rule()  # the constants as they were given, to check later ones
         if self._enabled:
-            self._check_bounds(init_scale)
-        self._check_constants()
-        self._min_scale = round_to_float32(self._min_scale)
-        self._max_scale = min(round_to_float32(self._max_scale), LARGEST)
+            low = SMALLEST_NORMAL if min_scale is None else min_scale
+            self._rule = make_rule(
+                init_scale, *constants, min_scale=low, max_scale=max_scale
+            )
+        self._min_scale, self._max_scale = bounds_of(self._rule)
         self._interval_is_new = False  # so the tracker may be above it
         self._on_min_scale, self._checks_at_step = on_min_scale, check_at_step
         self._allow_fp16 = allow_fp16
@@ -177,50 +176,27 @@ class GradScaler(torch.amp.GradScaler):
         self._iteration = 0  # for ranks: updates so far
         # The scale of the last scale(), once update() has changed it.
         self._loss_scale: float | Tensor | None = None
-        self._is_unread = (
-            False  # update() changed the scale on the CPU, and no loss has it yet
-        )
+        # Whether update() has changed the scale on the CPU, and no loss has it yet.
+        self._is_unread = False
         self._last_states: States = {}  # of the iteration before the last update()
         self._stepped_states: States = {}  # of the iteration of the last step()
-
-    def _check_bounds(self, init_scale: float) -> None:
-        bounds: dict[str, Any] = {
-            "min_scale": self._min_scale,
-            "max_scale": self._max_scale,
-        }
-        Rule(init_scale=init_scale, **bounds)
-        check_min_scale(self._min_scale)
-        self._check_scale("init_scale", init_scale)
-
-    def _check_constants(self, **changed: Any) -> None:
-        """Raise for constants with which torch's kernel would compute nonsense."""
-        if self._enabled:
-            current = {name: getattr(self, f"_{name}") for name in CONSTANTS}
-            Rule(**(current | changed))
 
     def _check_ranks(self) -> None:
         if self._ranks is None:
             return
         values: dict[str, object] = {"enabled": self._enabled}
-        if self._enabled:
-            names = (
-                *CONSTANTS,
-                "init_scale",
-                "min_scale",
-                "max_scale",
-                "on_min_scale",
-            )
-            values |= {name: getattr(self, f"_{name}") for name in names}
-            values["check_at_step"] = self._checks_at_step
-            values["policy"] = self._policy and self._policy.policy
+        for name in (*CONSTANTS, "init_scale", "min_scale", "max_scale"):
+            values[name] = getattr(self._rule, name)
+        values["on_min_scale"] = self._on_min_scale
+        values["check_at_step"] = self._checks_at_step
+        values["policy"] = self._policy and self._policy.policy
         self._ranks.check_equal("GradScaler()", values)
 
     # ------------------------------------------------------------------------------ scale
 
     def _lazy_init_scale_growth_tracker(self, dev: torch.device) -> None:
-        with torch.inference_mode(
-            mode=False
-        ):  # update() could not write an inference tensor
+        # Else update() could not write it, as an inference tensor.
+        with torch.inference_mode(mode=False):
             super()._lazy_init_scale_growth_tracker(dev)
 
     def scale(self, outputs: Any) -> Any:
@@ -321,9 +297,7 @@ class GradScaler(torch.amp.GradScaler):
         if norm is not None:
             return norm  # type: ignore[no-any-return]
         # The scaler is disabled, or the `_unscale_grads_` of a subclass has divided the gradients.
-        params = [
-            param for group in optimizer.param_groups for param in group["params"]
-        ]
+        params = collect.parameters(optimizer)
         return torch.nn.utils.clip_grad_norm_(params, limit)
 
     def _unscale_grads_(
@@ -335,32 +309,17 @@ class GradScaler(torch.amp.GradScaler):
     ) -> dict[torch.device, Tensor]:
         """Divide and check as torch does, but check what the optimizer will step with."""
         allow_fp16 = allow_fp16 or self._allow_fp16
-        if super()._unscale_grads_.__func__ is not _TORCHS_UNSCALE:  # type: ignore[attr-defined]
-            return super()._unscale_grads_(optimizer, inv_scale, found_inf, allow_fp16)
+        inherited: Any = super()._unscale_grads_
+        if inherited.__func__ is not _TORCHS_UNSCALE:
+            return inherited(optimizer, inv_scale, found_inf, allow_fp16)  # type: ignore[no-any-return]
         rest = self._undivided(optimizer)
-        state = self._per_optimizer_states[id(optimizer)]
-        if "max_norm" in state:
-            return self._divide_and_clip(optimizer, state, rest, allow_fp16)
-        uncoalesced: list[Tensor] = []
-        groups = self._groups(optimizer, allow_fp16, uncoalesced=uncoalesced)
-        if isinstance(groups, collect.PlainGroups):
-            state["gradients"] = next(iter(groups.values()))
-        self._observe(optimizer, groups)
-        found = FoundInf()
-        if rest is not None:  # another optimizer has divided the others
-            unscale.check(groups, found)
-            part: Any = SimpleNamespace(param_groups=[{"params": rest}])
-            groups = collect.gradients(part, allow_fp16=allow_fp16)
-        unscale.multiply_and_check_(
-            groups,
-            lambda device: copied(inv_scale, device),
-            found,
-            below_one=self._may_be_below_one(),
+        if "max_norm" in self._per_optimizer_states[id(optimizer)]:
+            return self._divide_and_clip(optimizer, rest, allow_fp16)
+        groups = self._scaled_groups(optimizer, allow_fp16)
+        below_one = self._may_be_below_one()
+        return divided.divide_(
+            optimizer, groups, inv_scale, rest=rest, below_one=below_one
         )
-        for grad in uncoalesced:  # the optimizer will add its duplicates
-            sums = grad.coalesce().values()
-            unscale.check({(sums.device, sums.dtype): [sums]}, found)
-        return found
 
     def _undivided(self, optimizer: Optimizer) -> list[Tensor] | None:
         """Do `divided.undivided`, if another optimizer may have divided a gradient."""
@@ -368,12 +327,10 @@ class GradScaler(torch.amp.GradScaler):
         if len(states) == (id(optimizer) in states):
             return None
         for other in self._folded:
-            is_pending = states[id(other)]["stage"] is OptState.UNSCALED
-            if (
-                is_pending
-                and other is not optimizer
-                and divided.shares_gradients(optimizer, other)
-            ):
+            if other is optimizer or states[id(other)]["stage"] is OptState.STEPPED:
+                continue
+            mine = set(map(id, collect.gradients(optimizer)))
+            if not mine.isdisjoint(map(id, collect.gradients(other))):
                 raise RuntimeError(
                     "a gradient that unscale_and_clip_ has left to another optimizer's fused step "
                     "would be divided twice: expected that step first; call scaler.step() with "
@@ -384,11 +341,8 @@ class GradScaler(torch.amp.GradScaler):
     def _mark_divided(
         self, optimizer: Optimizer, found_inf: Tensor | None = None
     ) -> None:
-        gradients = self._per_optimizer_states[id(optimizer)].pop("gradients", None)
-        if gradients is None:
-            divided.mark(optimizer, self._division_key, found_inf=found_inf)
-        else:
-            divided.mark_gradients(gradients, self._division_key, found_inf)
+        plain = self._per_optimizer_states[id(optimizer)].pop("plain", None)
+        divided.mark(optimizer, self._division_key, found_inf=found_inf, plain=plain)
 
     def _check_loss_scale(self, optimizer: Optimizer) -> None:
         """Raise for gradients of a loss from before the last `update`, which changed the scale.
@@ -401,34 +355,35 @@ class GradScaler(torch.amp.GradScaler):
         if state is None or state["stage"] is not OptState.STEPPED:
             raise loss_scale_error(self._loss_scale, self._scale)
 
-    def _groups(
-        self, optimizer: Optimizer, allow_fp16: bool, **options: Any
-    ) -> collect.Groups:
-        groups = collect.gradients(optimizer, allow_fp16=allow_fp16, **options)
-        return groups if self._ranks is None else self._ranks.own_part(groups)
+    def _scaled_groups(
+        self, optimizer: Optimizer, allow_fp16: bool, *, sums: bool = False
+    ) -> Groups:
+        """Group gradients that are still scaled; note what `_mark_divided` and a policy need."""
+        params = collect.parameters(optimizer)
+        groups = collect.group(params, allow_fp16=allow_fp16, sums=sums)
+        state = self._per_optimizer_states[id(optimizer)]
+        state["plain"] = groups.plain
+        if self._ranks is not None and not sums:
+            groups = self._ranks.own_part(groups)
+        if self._policy is not None:
+            state["largest"] = self._policy.largest(groups, self._get_scale_async())
+        return groups
 
     def _divide_and_clip(
-        self,
-        optimizer: Any,
-        state: dict[str, Any],
-        rest: list[Tensor] | None,
-        allow_fp16: bool,
+        self, optimizer: Any, rest: list[Tensor] | None, allow_fp16: bool
     ) -> FoundInf:
         if rest is not None:
             raise RuntimeError(
                 "unscale_and_clip_ of gradients that another optimizer has divided: expected each "
                 "parameter in one optimizer; call unscale_ for both, then clip_grad_norm_"
             )
-        assert self._scale is not None  # noqa: S101
         folds = fused.divides_by_grad_scale(optimizer)
-        groups = collect.gradients(optimizer, allow_fp16=folds or allow_fp16, sums=True)
-        if isinstance(groups, collect.PlainGroups):
-            state["gradients"] = next(iter(groups.values()))
-        self._observe(optimizer, groups)
+        groups = self._scaled_groups(optimizer, folds or allow_fp16, sums=True)
+        state = self._per_optimizer_states[id(optimizer)]
         below_one = self._may_be_below_one()
         state["norm"], found, divisor = unscale_and_clip_(
             groups,
-            self._scale,
+            self._get_scale_async(),
             state["max_norm"],
             folds=folds,
             may_be_below_one=below_one,
@@ -449,40 +404,21 @@ class GradScaler(torch.amp.GradScaler):
     def _check_inf_per_device(self, optimizer: Optimizer) -> dict[Any, Tensor]:
         """Record whether gradients that a fused step will divide are finite before and after."""
         scale = self._scale
-        is_ours = (
-            getattr(self._unscale_grads_, "__func__", None)
-            is GradScaler._unscale_grads_
-        )
-        if (
-            scale is None or not is_ours
-        ):  # torch raises, or calls a client's `_unscale_grads_`
-            found = FoundInf(super()._check_inf_per_device(optimizer))
+        divide: Any = self._unscale_grads_
+        is_ours = getattr(divide, "__func__", None) is GradScaler._unscale_grads_
+        if scale is None or not is_ours:
+            # torch raises, or calls a client's `_unscale_grads_`.
+            super()._check_inf_per_device(optimizer)
         else:
-            groups, found = self._groups(optimizer, allow_fp16=True), FoundInf()
-            self._observe(optimizer, groups)
-            state = self._per_optimizer_states[id(optimizer)]
-            if [device for device, _ in groups if device.type == "cpu"]:
-                is_plain = isinstance(groups, collect.PlainGroups)
-                collect.lay_out_for_kernel(optimizer, are_plain=is_plain)
-                if is_plain:
-                    state["gradients"] = next(iter(groups.values()))
-            if self._may_be_below_one():
-                unscale.check_unscaled(
-                    groups, lambda device: copied(scale, device), found
-                )
-            else:
-                unscale.check(groups, found)
-            state["found_inf_per_device"] = found
+            groups, found = self._scaled_groups(optimizer, allow_fp16=True), FoundInf()
+            if any(device.type == "cpu" for device, _ in groups):
+                collect.lay_out_for_kernel(optimizer, plain=groups.plain)
+            unscale.check(groups, found, scale if self._may_be_below_one() else None)
+            self._per_optimizer_states[id(optimizer)]["found_inf_per_device"] = found
         if self._ranks is not None:
             self._begin_to_agree(optimizer)
-        if len(found) == 1 and self._ranks is None:
-            return found
-        return self._make_one_flag(optimizer)
-
-    def _observe(self, optimizer: Optimizer, groups: collect.Groups) -> None:
-        if self._policy is not None and self._scale is not None:
-            largest = self._policy.largest(groups, self._scale)
-            self._per_optimizer_states[id(optimizer)]["largest"] = largest
+        flag = self._make_one_flag(optimizer)
+        return {flag.device: flag}
 
     # ------------------------------------------------------------------------------ flags
 
@@ -493,9 +429,8 @@ class GradScaler(torch.amp.GradScaler):
         flags = [*state["found_inf_per_device"].values()]
         seen = self._iteration, flags, state.get("largest")
         begin = functools.partial(self._ranks.begin, optimizer, *seen)
-        state["join"] = lambda: (
-            begin()()
-        )  # a call that fails here fails again at the next look
+        # A call that fails here fails again at the next look.
+        state["join"] = lambda: begin()()
         state["join"] = begin()
 
     def _join(self, state: dict[str, Any]) -> None:
@@ -509,27 +444,27 @@ class GradScaler(torch.amp.GradScaler):
         if self._policy is not None:
             state["largest"] = amax
 
-    def _make_one_flag(self, optimizer: Optimizer) -> dict[torch.device, Tensor]:
+    def _make_one_flag(self, optimizer: Optimizer) -> Tensor:
         """Return one flag: a fused kernel skips if it is 1, and a sum over devices would be 2."""
         state = self._per_optimizer_states[id(optimizer)]
         self._join(state)
         found: dict[torch.device, Tensor] = state["found_inf_per_device"]
-        if len(found) != 1:
-            assert self._scale is not None  # noqa: S101
-            home = next(iter(found), self._scale.device)
-            flags = [copied(flag, home) for flag in found.values()]
-            none = torch.zeros((), dtype=torch.float32, device=home)
-            state["found_inf_per_device"] = found = {
-                home: torch.stack([none, *flags]).amax()
-            }
-        return found
+        if len(found) == 1:
+            return next(iter(found.values()))
+        home = next(iter(found), self._get_scale_async().device)
+        flag = largest_flag(found.values(), home)
+        state["found_inf_per_device"] = {home: flag}
+        return flag
 
     def _check_again(self, optimizer: Optimizer) -> None:
         """Check gradients that were unscaled: the loop may have written inf or NaN since."""
         state = self._per_optimizer_states[id(optimizer)]
         self._join(state)
         found = FoundInf(state["found_inf_per_device"])
-        unscale.check(self._groups(optimizer, allow_fp16=True), found)
+        groups = collect.group(collect.parameters(optimizer), allow_fp16=True)
+        if self._ranks is not None:
+            groups = self._ranks.own_part(groups)
+        unscale.check(groups, found)
         state["found_inf_per_device"] = found
         if self._ranks is not None:
             self._begin_to_agree(optimizer)
@@ -563,7 +498,7 @@ class GradScaler(torch.amp.GradScaler):
             looks = self._ranks is not None or self._checks_at_step
             if looks and not fused.is_fused(
                 optimizer
-            ):  # else its step looks at the scaler
+            ):  # whose step looks at the scaler
                 self._prepare(optimizer)
             result = super().step(optimizer, *args, **kwargs)
         self._stepped_states = states = self._per_optimizer_states
@@ -588,21 +523,19 @@ class GradScaler(torch.amp.GradScaler):
         state = self._per_optimizer_states[id(optimizer)]
         if state["stage"] is OptState.STEPPED:
             raise refusals.STEPPED_TWICE.error()
-        if state["stage"] is OptState.UNSCALED:
-            if self._checks_at_step:
-                self._check_again(optimizer)
-        elif self._undivided(optimizer) is not None:
+        if state["stage"] is OptState.READY and self._undivided(optimizer) is not None:
             self.unscale_(optimizer)  # the kernel would divide some gradients again
+        elif state["stage"] is OptState.UNSCALED and self._checks_at_step:
+            self._check_again(optimizer)
         grad_scale = fused.attributes_of(optimizer).grad_scale
-        if state["stage"] is OptState.UNSCALED:
-            if "cpu" in {device.type for device in self._make_one_flag(optimizer)}:
-                collect.lay_out_for_kernel(optimizer)
-        else:
+        if state["stage"] is OptState.READY:
             self._check_loss_scale(optimizer)
             self._check_inf_per_device(optimizer)
             scale: Any = self._get_scale_async()
             grad_scale = scale.clone() if grad_scale is None else scale * grad_scale
-        ((_, flag),) = self._make_one_flag(optimizer).items()
+        elif self._make_one_flag(optimizer).is_cpu:
+            collect.lay_out_for_kernel(optimizer)
+        flag = self._make_one_flag(optimizer)
         stepped_before = fused.count_states(optimizer)
         result = fused.step(optimizer, args, kwargs, fused.Attributes(grad_scale, flag))
         state["stage"] = OptState.STEPPED
@@ -617,13 +550,12 @@ class GradScaler(torch.amp.GradScaler):
 
         Correct for fused optimizers too. Nothing waits for a device until you read it.
         """
-        report = StepReport()
+        steps = []
         for state in [*self._stepped_states.values()]:
             if "optimizer" in state:
-                report.add(
-                    state["optimizer"], [*state["found_inf_per_device"].values()]
-                )
-        return report
+                flags = [*state["found_inf_per_device"].values()]
+                steps.append((state["optimizer"], flags))
+        return StepReport(steps)
 
     # ----------------------------------------------------------------------------- update
 
@@ -649,9 +581,8 @@ class GradScaler(torch.amp.GradScaler):
         else:
             new_scale = self._decide(before, [*states.values()])
         if self._interval_is_new:
-            tracker.clamp_(
-                max=self._growth_interval - 1
-            )  # torch's kernel compares by ==
+            # torch's kernel compares by ==.
+            tracker.clamp_(max=self._growth_interval - 1)
         try:
             super().update(new_scale)
         except BaseException:
@@ -686,12 +617,11 @@ class GradScaler(torch.amp.GradScaler):
             largest = [state.get("largest") for state in states]
             seen = [each for each in largest if each is not None]
             return self._policy.next_scale(any(flags), seen, float(scale))
-        if (
-            len(flags) > 1
-        ):  # torch would add to the first in place, which `last_step` has
+        if len(flags) > 1:
+            # torch would add to the first one in place, which `last_step` has.
             home = flags[0].device
-            total = torch.stack([copied(flag, home) for flag in flags]).sum()
-            self._per_optimizer_states = {0: {"found_inf_per_device": {home: total}}}
+            found = {home: largest_flag(flags, home)}
+            self._per_optimizer_states = {0: {"found_inf_per_device": found}}
         return None
 
     def _check_min_scale(self, scale: float, flags: list[Tensor]) -> None:
@@ -720,34 +650,34 @@ class GradScaler(torch.amp.GradScaler):
     def _check_new_scale(self, new_scale: Any) -> Any:
         """Return a scale as torch's `update` takes it."""
         if isinstance(new_scale, Tensor):
-            if new_scale.device.type != self._device or new_scale.requires_grad:
-                raise refusals.NEW_SCALE.error()
-            if new_scale.numel() != 1:
+            is_number = new_scale.numel() == 1 and not new_scale.requires_grad
+            if new_scale.device.type != self._device or not is_number:
                 raise refusals.NEW_SCALE.error()
             if not new_scale.is_cpu:
                 # Its value would be a wait: a number that is none keeps the scale, and the
                 # bounds apply later.
                 scale, _ = self._check_scale_growth_tracker("update")
                 return torch.where(new_scale.isfinite(), new_scale, scale).reshape(())
-            new_scale = new_scale.item()
-        return self._check_scale("new_scale", new_scale)
+        return check_scale("new_scale", new_scale, self._rule)
 
-    def _check_scale(self, name: str, scale: object) -> float:
-        return check_scale(name, scale, self._min_scale, self._max_scale)
+    def _check_constant(self, **changed: float) -> None:
+        """Raise for a constant with which torch's kernel would compute nonsense."""
+        if self._enabled:
+            self._rule.replace(**changed)
 
     def set_growth_factor(self, new_factor: float) -> None:
         """Set the growth factor; ValueError unless it is at least 1."""
-        self._check_constants(growth_factor=new_factor)
+        self._check_constant(growth_factor=new_factor)
         super().set_growth_factor(new_factor)
 
     def set_backoff_factor(self, new_factor: float) -> None:
         """Set the backoff factor; ValueError unless it is above 0 and at most 1."""
-        self._check_constants(backoff_factor=new_factor)
+        self._check_constant(backoff_factor=new_factor)
         super().set_backoff_factor(new_factor)
 
     def set_growth_interval(self, new_interval: int) -> None:
         """Set the growth interval; ValueError unless it is at least 1."""
-        self._check_constants(growth_interval=new_interval)
+        self._check_constant(growth_interval=new_interval)
         super().set_growth_interval(new_interval)
         self._interval_is_new = True
 
@@ -765,11 +695,9 @@ class GradScaler(torch.amp.GradScaler):
             torch's five keys; with a policy also its name and its state. {} if disabled.
         """
         saved = super().state_dict()
-        return (
-            saved
-            if self._policy is None or not saved
-            else saved | self._policy.state_dict()
-        )
+        if saved and self._policy is not None:
+            saved |= self._policy.state_dict()
+        return saved
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state dict of this class or of torch's. A call that raises changes nothing.
@@ -786,34 +714,15 @@ class GradScaler(torch.amp.GradScaler):
         if not self._enabled:
             return
         if state_dict:
-            state_dict = self._check_state_dict(state_dict)
+            state_dict, _ = check_state_dict(state_dict, self._rule)
+            if self._ranks is not None:
+                self._ranks.check_equal("load_state_dict", state_dict)
             if self._policy is not None:
                 self._policy.load_state_dict(state_dict)
         if self._loss_scale is None and self._scale is not None:
             self._loss_scale = self._scale.clone()
         super().load_state_dict(state_dict)
         self._interval_is_new = True
-
-    def _check_state_dict(self, state_dict: dict[str, Any]) -> dict[str, Any]:
-        check_keys(state_dict)
-        saved = {
-            name: value.item() if isinstance(value, Tensor) else value
-            for name, value in state_dict.items()
-        }
-        self._check_constants(**{name: saved[name] for name in CONSTANTS})
-        saved["scale"] = self._check_scale("scale", saved["scale"])
-        tracker = saved["_growth_tracker"]
-        tracker = (
-            int(tracker)
-            if isinstance(tracker, float) and tracker.is_integer()
-            else tracker
-        )
-        saved["_growth_tracker"] = as_int(
-            "_growth_tracker", tracker, 0, "load an unchanged dict"
-        )
-        if self._ranks is not None:
-            self._ranks.check_equal("load_state_dict", saved)
-        return saved
 
     def __getstate__(self) -> dict[str, Any]:
         if self._ranks is not None:

@@ -57,9 +57,8 @@ class Job:
         try:
             wait_for(self._sent, self._device)
             outcome: tuple[Any, BaseException | None] = (work(), None)
-        except (
-            BaseException
-        ) as error:  # an interrupt or SystemExit too: somebody waits for the outcome
+        except BaseException as error:
+            # An interrupt or SystemExit too: somebody waits for the outcome.
             outcome = (None, error)
         self.finished = record_event(self._device)
         self.end(*outcome)
@@ -67,10 +66,8 @@ class Job:
     def end(self, value: Any, error: BaseException | None) -> None:
         """Store the outcome, unless there is one, and wake the threads that wait for it."""
         if self.outcome is None:
-            self.outcome, self._work = (
-                (value, error),
-                None,
-            )  # no longer holds what the work held
+            self.outcome = value, error
+            self._work = None  # no longer holds what the work held
             if error is not None and self.on_error is not None:
                 self.on_error(error)
         self._shared.wake()
@@ -105,14 +102,12 @@ class WorkQueue:
     """State of an optimizer thread.
 
     Attributes:
-        jobs: Jobs that wait, oldest first.
-        running: The job that runs.
+        jobs: Jobs that have not ended, oldest first; the first one runs.
         finished: Event behind the last job that has run; None on the CPU.
         closed: Why the thread takes no more work; None while it does.
     """
 
     jobs: tuple[Job, ...] = ()
-    running: Job | None = None
     finished: torch.Event | None = None
     closed: BaseException | None = None
 
@@ -125,21 +120,19 @@ class WorkQueue:
             ) from self.closed
         return replace(self, jobs=(*self.jobs, job))
 
-    def take(self) -> "WorkQueue":
-        """Run the next job; none if no more will come. WouldBlockError if there is none yet."""
-        if self.jobs:
-            return replace(self, jobs=self.jobs[1:], running=self.jobs[0])
-        if self.closed is None:
+    def check_next(self) -> "WorkQueue":
+        """Return the queue if it has a job or none will come, else WouldBlockError."""
+        if not self.jobs and self.closed is None:
             raise WouldBlockError("no job waits")
         return self
 
     def finish(self, finished: torch.Event | None) -> "WorkQueue":
-        """Note that the running job has ended."""
-        return replace(self, running=None, finished=finished)
+        """Note that the first job has ended."""
+        return replace(self, jobs=self.jobs[1:], finished=finished)
 
     def drop(self) -> "WorkQueue":
         """Drop all jobs."""
-        return replace(self, jobs=(), running=None)
+        return replace(self, jobs=())
 
     def check_runs(self) -> None:
         """Raise ForkedError in a forked child; a closed thread still runs its jobs."""
@@ -148,7 +141,7 @@ class WorkQueue:
 
     def check_idle(self) -> "WorkQueue":
         """Return the queue if no job waits or runs, else WouldBlockError."""
-        if self.jobs or self.running is not None:
+        if self.jobs:
             raise WouldBlockError("jobs wait or run")
         return self
 
@@ -159,7 +152,7 @@ class WorkQueue:
     def close(self, cause: BaseException) -> "WorkQueue":
         """Take no more work; the first cause stays."""
         if isinstance(cause, ForkedError):  # the jobs are the parent's
-            return replace(self, jobs=(), running=None, closed=cause)
+            return replace(self, jobs=(), closed=cause)
         return self if self.closed is not None else replace(self, closed=cause)
 
 
@@ -293,9 +286,10 @@ class OptimizerThread:
 
         Its locals end here, so a thread that waits holds no gradients.
         """
-        job = self._shared.wait(WorkQueue.take).running
-        if job is None:
+        jobs = self._shared.wait(WorkQueue.check_next).jobs
+        if not jobs:
             return False
+        job = jobs[0]
         job()
         error = None if job.outcome is None else job.outcome[1]
         if error is not None and job.on_error is None:
@@ -306,15 +300,11 @@ class OptimizerThread:
     def _fail(self, error: BaseException) -> None:
         """Close the thread, and end the jobs that will not run."""
         self._close_scalers(error)  # first: who hears of the error finds them closed
-        left = self._shared.change(WorkQueue.fail, error)
-        if left.running is not None:
-            left.running.end(None, error)
-        for job in left.jobs:
-            dropped = RuntimeError(
-                f"not run: earlier work on the optimizer thread failed: {error!r}"
-            )
+        text = f"not run: earlier work on the optimizer thread failed: {error!r}"
+        for job in self._shared.change(WorkQueue.fail, error).jobs:
+            dropped = RuntimeError(text)
             dropped.__cause__ = error
-            job.end(None, dropped)
+            job.end(None, dropped)  # of the job that has failed, the outcome stays
         self._shared.change(WorkQueue.drop)
 
     def _close_scalers(self, cause: BaseException) -> None:

@@ -39,7 +39,6 @@ class PolicyRun:
         self.policy, self._state = policy, init(policy)
 
     @torch.no_grad()
-    @torch.no_grad()
     def largest(self, groups: Groups, scale: Tensor) -> Tensor | None:
         """Return the largest unscaled magnitude of gradients that are still scaled, of shape (); None
         if the policy does not need it.

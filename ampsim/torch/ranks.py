@@ -11,10 +11,11 @@ from torch.optim import Optimizer
 
 from ampsim.torch.gradients.collect import Groups
 from ampsim.torch.gradients.divided import reference
+from ampsim.torch.gradients.unscale import largest_flag
+from ampsim.torch.streams import record_event
 
-Joined = tuple[
-    Tensor, Tensor
-]  # the largest flag and the largest amax of all ranks; both ()
+# The largest flag and the largest amax of all ranks; both ().
+Joined = tuple[Tensor, Tensor]
 
 
 class Ranks:
@@ -42,9 +43,8 @@ class Ranks:
         # by id: a reference that shows whether the id still belongs to the same optimizer
         self._numbers: dict[int, tuple[Callable[[], Any], int]] = {}
         self._count = 0
-        self._arriving: list[
-            tuple[Tensor, torch.Event]
-        ] = []  # keys on their way to the host
+        # Keys on their way to the host, each with an event behind its copy.
+        self._arriving: list[tuple[Tensor, torch.Event | None]] = []
 
     def check_equal(self, call: str, values: dict[str, object]) -> None:
         """Raise ValueError on all ranks if a named value differs between ranks."""
@@ -52,14 +52,13 @@ class Ranks:
         everyone: list[Any] = [None] * len(self._members)
         with _missing(call):
             dist.all_gather_object(everyone, shown, self._group)
-        for name in dict.fromkeys(name for one in everyone for name in one):
+        for name in sorted(set().union(*everyone)):
             ours = [one.get(name) for one in everyone]
             if len(set(ours)) > 1:
-                by_rank = ", ".join(
-                    f"{name}={v} on rank {rank}" for rank, v in enumerate(ours)
-                )
+                by_rank = [f"{name}={v} on rank {i}" for i, v in enumerate(ours)]
                 raise ValueError(
-                    f"{call} with {by_rank}: expected equal values on all ranks of the group"
+                    f"{call} with {', '.join(by_rank)}: expected equal values on all ranks of the "
+                    "group"
                 )
 
     def begin(
@@ -84,16 +83,11 @@ class Ranks:
             RuntimeError: If another rank made other calls, or does not come.
         """
         self._raise_arrived()
-        numbers = (key, self._number(optimizer))
-        keys = [
-            *numbers,
-            *(-number for number in numbers),
-        ]  # a MAX of both shows whether all agree
-        sent = torch.tensor([*keys, 0, 0], dtype=torch.float64, device=self._device)
-        if flags:
-            sent[4] = torch.stack(
-                [flag.to(sent.device).double() for flag in flags]
-            ).amax()
+        number = self._number(optimizer)
+        # A MAX of the keys and of the negated keys shows whether all ranks have the same.
+        numbers = [key, number, -key, -number, 0, 0]
+        sent = torch.tensor(numbers, dtype=torch.float64, device=self._device)
+        sent[4] = largest_flag(flags, sent.device)
         if amax is not None:
             sent[5] = amax.to(sent.device).double().nan_to_num(torch.inf, torch.inf)
         with _missing("found_inf"):
@@ -122,19 +116,24 @@ class Ranks:
         else:
             on_host = torch.empty(keys.shape, dtype=keys.dtype, pin_memory=True)
             on_host.copy_(keys, non_blocking=True)
-            event = torch.Event(keys.device)
-            event.record(torch.accelerator.current_stream(keys.device))
-            self._arriving.append((on_host, event))
+            self._arriving.append((on_host, record_event(keys.device)))
         return (keys[:2] != -keys[2:]).any().double()
 
     def _raise_arrived(self) -> None:
-        while self._arriving and self._arriving[0][1].query():
-            _check_equal_keys(self._arriving.pop(0)[0])
+        while self._arriving:
+            keys, event = self._arriving[0]
+            if event is not None and not event.query():
+                return
+            del self._arriving[0]
+            _check_equal_keys(keys)
 
     @torch.no_grad()
     def own_part(self, groups: Groups) -> Groups:
         """Replace each DTensor by this rank's part, if the ranks with other parts are members."""
-        return {key: [*map(self._local, grads)] for key, grads in groups.items()}
+        own = Groups()
+        for key, grads in groups.items():
+            own[key] = [*map(self._local, grads)]
+        return own
 
     def _local(self, grad: Any) -> Any:
         mesh = getattr(grad, "device_mesh", None)
@@ -145,9 +144,7 @@ class Ranks:
 
 def _check_equal_keys(keys: Tensor) -> None:
     """Raise RuntimeError unless the largest iteration and number are the smallest too."""
-    iteration, number, first_iteration, first_number = (
-        int(abs(key)) for key in keys.tolist()
-    )
+    iteration, number, first_iteration, first_number = keys.abs().int().tolist()
     if (iteration, number) != (first_iteration, first_number):
         raise RuntimeError(
             f"the ranks did not agree on found_inf: they are at iterations {first_iteration} to "

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ampsim.torch.gradients.collect import parameters
+
 _TAG = "_ampsim_ticket"  # on a gradient: its ticket's key, and its version then
 
 
@@ -53,15 +55,14 @@ def _end_backward(before: list[tuple[Tensor, Tensor | None, int]], key: int) -> 
 
 def check_tags(optimizer: Optimizer, key: int) -> None:
     """Raise RuntimeError if a gradient came from another ticket's loss, unwritten since."""
-    for group in optimizer.param_groups:
-        for param in group["params"]:
-            grad, version = _state(param)
-            tag = None if grad is None else vars(grad).get(_TAG)
-            if tag is not None and tag[0] != key and tag[1] == version:
-                raise RuntimeError(
-                    f"this {type(optimizer).__name__} has gradients of another ticket: expected "
-                    "the ticket that scaled their loss; pass that one as ticket="
-                )
+    for param in parameters(optimizer):
+        grad, version = _state(param)
+        tag = None if grad is None else vars(grad).get(_TAG)
+        if tag is not None and tag[0] != key and tag[1] == version:
+            raise RuntimeError(
+                f"this {type(optimizer).__name__} has gradients of another ticket: expected "
+                "the ticket that scaled their loss; pass that one as ticket="
+            )
 
 
 def _state(leaf: Tensor) -> tuple[Tensor | None, int]:

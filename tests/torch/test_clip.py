@@ -40,7 +40,7 @@ def test_clip_equals_torch(parts, exponent, max_norm, folds):
     for twin, param in zip(twins, params, strict=True):
         twin.grad = param.grad.float() / scale
     expected = clip_grad_norm_(twins, max_norm)
-    groups = collect.gradients(torch.optim.SGD(params), allow_fp16=True)
+    groups = collect.group(params, allow_fp16=True)
     norm, found, divisor = unscale_and_clip_(
         groups, scale, max_norm, folds=folds, may_be_below_one=True
     )
@@ -63,7 +63,7 @@ def test_nonfinite_gradients_are_found(dtype, value, folds):
     if isinstance(value, str):
         scale, number = torch.tensor(2.0**-10), torch.finfo(dtype).max / 2
     params = parameters([[1.0, number]], [dtype])
-    groups = collect.gradients(torch.optim.SGD(params), allow_fp16=True)
+    groups = collect.group(params, allow_fp16=True)
     result = unscale_and_clip_(
         groups, scale, math.inf, folds=folds, may_be_below_one=True
     )
@@ -73,7 +73,7 @@ def test_nonfinite_gradients_are_found(dtype, value, folds):
 @pytest.mark.parametrize("folds", [False, True])
 def test_large_squares_are_not_overflows(folds):
     params = parameters([[3e30, 4e30]], [torch.float32])
-    groups = collect.gradients(torch.optim.SGD(params), allow_fp16=True)
+    groups = collect.group(params, allow_fp16=True)
     result = unscale_and_clip_(
         groups, torch.ones(()), 1.0, folds=folds, may_be_below_one=False
     )

@@ -14,7 +14,7 @@ from torch import Tensor
 from ampsim.torch.gradients.collect import Groups
 from ampsim.torch.gradients.unscale import (
     FoundInf,
-    check_unscaled,
+    check,
     copied,
     multiply_,
     norm_and_check,
@@ -27,9 +27,7 @@ class Clipped(NamedTuple):
 
     norm: Tensor  # (), float32: of all unscaled gradients, before the clip
     found_inf: FoundInf
-    divisor: (
-        Tensor | None
-    )  # (), float32: the fused step's grad_scale; None if all is done
+    divisor: Tensor | None  # (), float32: of the fused step; None if all is done
 
 
 @torch.no_grad()
@@ -65,18 +63,14 @@ def unscale_and_clip_(
             total = torch.tensor(norm, dtype=torch.float32)
             return Clipped(total, found, torch.tensor(number, dtype=torch.float32))
     divisor = copied(scale, home)
-    inverse = divisor.double().reciprocal().float()
-    total, flag = norm_and_check(groups, inverse)
-    found = FoundInf({home: flag})
+    total, found = norm_and_check(groups, divisor)
     # A norm in float32 does not show whether a gradient leaves a narrower format. A clipped
     # gradient is at most max_norm, so the format needs another read only if it is below that.
-    narrow = {
-        key: part for key, part in groups.items() if max_norm > torch.finfo(key[1]).max
-    }
-    if narrow and may_be_below_one:
-        check_unscaled(narrow, lambda device: copied(scale, device), found)
+    if may_be_below_one:
+        narrow = [key for key in groups if max_norm > torch.finfo(key[1]).max]
+        check(Groups({key: groups[key] for key in narrow}), found, scale)
     factor = (max_norm / (total + 1e-6)).clamp(max=1.0)  # as torch's clip_grad_norm_
     if folds:
         return Clipped(total, found, divisor / factor)
-    multiply_(groups, lambda device: copied(inverse * factor, device))
+    multiply_(groups, divisor.double().reciprocal().float() * factor)
     return Clipped(total, found, None)

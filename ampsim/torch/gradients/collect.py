@@ -5,38 +5,41 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 from ampsim.core import refusals
 
-Groups = dict[tuple[torch.device, torch.dtype], list[Tensor]]
+
+class Groups(dict[tuple[torch.device, torch.dtype], list[Tensor]]):
+    """Gradients by device and dtype; of a sparse gradient, its values."""
+
+    plain: list[Tensor] | None = None
+    """All gradients, if they are contiguous tensors of one device and dtype, no subclasses."""
 
 
-class PlainGroups(Groups):
-    """Gradients known to be of one device and dtype, no subclasses, and contiguous."""
-
-
-_GRAD, _DTYPE, _IS_CPU = map(attrgetter, ("grad", "dtype", "is_cpu"))
+_DTYPE, _IS_CPU = map(attrgetter, ("dtype", "is_cpu"))
 _OVERLAPS = 1  # torch's answer for memory that surely overlaps
 
 
-def gradients(
-    optimizer: Optimizer,
-    *,
-    allow_fp16: bool,
-    sums: bool = False,
-    uncoalesced: list[Tensor] | None = None,
-) -> Groups:
-    """Group an optimizer's gradients by device and dtype; of a sparse one, its values.
+def parameters(optimizer: Any) -> list[Any]:
+    """Return the parameters of all groups of an optimizer."""
+    return [param for group in optimizer.param_groups for param in group["params"]]
+
+
+def gradients(optimizer: Any) -> list[Tensor]:
+    """Return an optimizer's gradients, as they are."""
+    return [grad for p in parameters(optimizer) if (grad := p.grad) is not None]
+
+
+def group(params: list[Any], *, allow_fp16: bool, sums: bool = False) -> Groups:
+    """Group the gradients of parameters by device and dtype.
 
     Sparse float16 gradients, and with `sums` all sparse ones, are coalesced first, because
     duplicates may overflow when they are added.
 
     Args:
-        optimizer: Optimizer whose gradients to group.
+        params: Parameters of an optimizer.
         allow_fp16: Whether to accept float16 gradients.
         sums: Whether to coalesce sparse gradients of every dtype.
-        uncoalesced: List to which sparse gradients that are not coalesced are added.
 
     Returns:
         The gradients by device and dtype.
@@ -45,7 +48,6 @@ def gradients(
         AssertionError: With torch's text, if a parameter is no tensor.
         ValueError: With torch's text, for a float16 gradient unless `allow_fp16`.
     """
-    params = [param for group in optimizer.param_groups for param in group["params"]]
     try:
         grads = [grad for param in params if (grad := param.grad) is not None]
     except AttributeError:
@@ -53,10 +55,13 @@ def gradients(
             if not isinstance(param, Tensor):
                 raise refusals.no_parameter(param).error() from None
         raise
+    groups = Groups()
     if _are_plain(grads):
-        groups: Groups = PlainGroups({(grads[0].device, grads[0].dtype): grads})
+        groups[grads[0].device, grads[0].dtype] = groups.plain = grads
     else:
-        groups = _group(params, sums=sums, uncoalesced=uncoalesced)
+        for param in params:
+            if param.grad is not None:
+                _add(groups, param, sums=sums)
     if not allow_fp16 and torch.float16 in {dtype for _, dtype in groups}:
         raise refusals.FLOAT16.error()
     return groups
@@ -70,9 +75,8 @@ def _are_plain(grads: list[Any]) -> bool:
     if {*map(type, grads)} != {Tensor} or {*map(_DTYPE, grads)} != {grads[0].dtype}:
         return False
     device = grads[0].device
-    if (
-        device.type == "cpu"
-    ):  # torch gives it the number -1, as devices without a number
+    if device.type == "cpu":
+        # torch gives the CPU the number -1, as it does to devices without a number.
         is_one_device = all(map(_IS_CPU, grads))
     else:
         is_one_device = {*map(Tensor.get_device, grads)} == {device.index}
@@ -82,26 +86,17 @@ def _are_plain(grads: list[Any]) -> bool:
         return False
 
 
-def _group(
-    params: list[Any], *, sums: bool, uncoalesced: list[Tensor] | None
-) -> Groups:
-    groups: Groups = {}
-    for param in params:
-        grad = param.grad
-        if grad is None:
-            continue
-        part = groups.setdefault((grad.device, grad.dtype), [])
-        if grad.is_sparse:
-            if sums or grad.dtype is torch.float16:
-                param.grad = grad = grad.coalesce()
-            elif uncoalesced is not None and not grad.is_coalesced():
-                uncoalesced.append(grad)
-            grad = grad._values()  # noqa: SLF001
-        part.append(grad)
-    return groups
+def _add(groups: Groups, param: Tensor, *, sums: bool) -> None:
+    grad: Any = param.grad
+    part = groups.setdefault((grad.device, grad.dtype), [])
+    if grad.is_sparse:
+        if sums or grad.dtype is torch.float16:
+            param.grad = grad = grad.coalesce()
+        grad = grad._values()  # noqa: SLF001
+    part.append(grad)
 
 
-def lay_out_for_kernel(optimizer: Optimizer, *, are_plain: bool = False) -> None:
+def lay_out_for_kernel(optimizer: Any, plain: list[Tensor] | None = None) -> None:
     """Give each gradient on the CPU the memory layout of its parameter.
 
     torch's fused kernels on the CPU ignore strides: they read and write all elements in a row from
@@ -109,30 +104,21 @@ def lay_out_for_kernel(optimizer: Optimizer, *, are_plain: bool = False) -> None
 
     Args:
         optimizer: Optimizer that is about to step.
-        are_plain: Whether the gradients are known to be contiguous.
+        plain: `Groups.plain` of its gradients.
 
     Raises:
         RuntimeError: If the elements of a gradient overlap, or if a parameter has gaps.
     """
-    for group in optimizer.param_groups:
-        params = group["params"]
-        grads = (
-            []
-            if are_plain
-            else [grad for grad in map(_GRAD, params) if grad is not None]
-        )
-        if all(map(Tensor.is_contiguous, [*params, *grads])):
+    params = parameters(optimizer)
+    grads = gradients(optimizer) if plain is None else []
+    if all(map(Tensor.is_contiguous, [*params, *grads])):
+        return
+    for param in params:
+        grad = param.grad
+        if grad is None or not grad.is_cpu or grad.layout is not torch.strided:
             continue
-        for param, grad in zip(params, map(_GRAD, params), strict=True):
-            contiguous = grad is None or (
-                grad.is_contiguous() and param.is_contiguous()
-            )
-            if (
-                not contiguous
-                and grad.layout is torch.strided
-                and grad.device.type == "cpu"
-            ):
-                param.grad = _laid_out(grad, param)
+        if not (grad.is_contiguous() and param.is_contiguous()):
+            param.grad = _laid_out(grad, param)
 
 
 @torch.no_grad()

@@ -1,7 +1,7 @@
-"""Tags of divided gradients: a gradient is divided by the loss scale once.
+"""A gradient is divided by the loss scale once in an iteration.
 
-Two optimizers may share a parameter, and each would divide its gradient. The tag is an attribute
-of the gradient, so that a new gradient has none. Its parts are an int that is unique to an
+Two optimizers may share a parameter, and each would divide its gradient. So a divided gradient has
+a tag, an attribute, which a new gradient has not. Its parts are an int that is unique to an
 iteration, the gradient's version, and for a fused step the flag with which it would have skipped.
 """
 
@@ -14,6 +14,10 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ampsim.torch.gradients import collect, unscale
+from ampsim.torch.gradients.collect import Groups
+from ampsim.torch.gradients.unscale import FoundInf
+
 _VERSION = operator.attrgetter("_version")
 _keys = itertools.count(1)
 
@@ -23,36 +27,67 @@ def new_key() -> int:
     return next(_keys)
 
 
-def mark(optimizer: Optimizer, key: int, found_inf: Tensor | None = None) -> None:
+def divide_(
+    optimizer: Optimizer,
+    groups: Groups,
+    inverse: Tensor,
+    *,
+    rest: list[Tensor] | None,
+    below_one: bool,
+) -> FoundInf:
+    """Divide an optimizer's gradients, but those that another optimizer has divided; check all.
+
+    Args:
+        optimizer: Optimizer whose gradients to divide.
+        groups: Its gradients.
+        inverse: Reciprocal of the loss scale, shape (), float32, on any device.
+        rest: Result of `undivided`.
+        below_one: Whether the scale may be below 1, so that a division may overflow.
+
+    Returns:
+        The flags of gradients that are not finite.
+    """
+    found = FoundInf()
+    left = groups
+    if rest is not None:
+        unscale.check(groups, found)
+        left = collect.group(rest, allow_fp16=True)
+    unscale.multiply_and_check_(left, inverse, found, below_one=below_one)
+    if groups.plain is None:
+        _check_sums(collect.gradients(optimizer), found)
+    return found
+
+
+def _check_sums(grads: list[Tensor], found: FoundInf) -> None:
+    """Check the sums of duplicates in sparse gradients, which the optimizer will add."""
+    for grad in grads:
+        if grad.is_sparse and not grad.is_coalesced():
+            sums = grad.coalesce().values()
+            unscale.check(Groups({(sums.device, sums.dtype): [sums]}), found)
+
+
+def mark(
+    optimizer: Optimizer,
+    key: int,
+    *,
+    found_inf: Tensor | None = None,
+    plain: list[Tensor] | None = None,
+) -> None:
     """Tag an optimizer's gradients as divided.
 
     Args:
         optimizer: Optimizer whose gradients to tag.
         key: Key of the iteration, from `new_key`.
         found_inf: Flag of a fused step, shape (): the kernel divided only if it is 0.
+        plain: `Groups.plain` of the gradients, to save a second look for them.
     """
-    mark_gradients(_gradients(optimizer), key, found_inf)
-
-
-def _gradients(optimizer: Optimizer) -> list[Tensor]:
-    params = [param for group in optimizer.param_groups for param in group["params"]]
-    return [grad for param in params if (grad := param.grad) is not None]
-
-
-def shares_gradients(one: Optimizer, other: Optimizer) -> bool:
-    """Return whether two optimizers have a gradient in common."""
-    return not {*map(id, _gradients(one))}.isdisjoint(map(id, _gradients(other)))
-
-
-def mark_gradients(grads: list[Any], key: int, found_inf: Tensor | None = None) -> None:
-    """Do `mark` for a list of gradients."""
+    grads: list[Any] = collect.gradients(optimizer) if plain is None else plain
     try:
         versions = {*map(_VERSION, grads)}
     except RuntimeError:  # inference tensors do not count their versions
         versions = set()
-    if (
-        len(versions) == 1
-    ):  # the usual case; a tag for each gradient would take twice as long
+    if len(versions) == 1:
+        # The usual case; a tag for each gradient would take twice as long.
         tag = (key, versions.pop(), found_inf)
         for grad in grads:
             grad._ampsim_divided = tag  # noqa: SLF001
@@ -76,12 +111,8 @@ def undivided(optimizer: Optimizer, key: int) -> list[Tensor] | None:
     Raises:
         RuntimeError: If a gradient was divided and written since.
     """
-    params: list[Any] = [
-        param for group in optimizer.param_groups for param in group["params"]
-    ]
-    rest = [
-        param for param in params if not _is_divided(getattr(param, "grad", None), key)
-    ]
+    params = collect.parameters(optimizer)
+    rest = [p for p in params if not _is_divided(getattr(p, "grad", None), key)]
     return None if len(rest) == len(params) else rest
 
 
