@@ -219,10 +219,30 @@ def ranks_lose_bits(run: Result) -> Finding:
 
 
 @claim(
+    "ranks.deepspeed",
+    "zero_reductions",
+    "With equal gradients, DeepSpeed's scale settles log2 N bits lower on N ranks than on one under ZeRO-0, and at the "
+    "same scale with prescale_gradients and under ZeRO-1 to 3",
+)
+def deepspeed_loses_bits(run: Result) -> Finding:
+    lost = {
+        (row["arm"], each["ranks"]): each["bits_lost"]
+        for row in run.records
+        for each in row["measured"]
+    }
+    summed = {ranks: bits for (arm, ranks), bits in lost.items() if arm == "ZeRO-0"}
+    others = [bits for (arm, _), bits in lost.items() if arm != "ZeRO-0"]
+    now = f"bits by ranks: {summed}; otherwise at most {max(others)}"
+    agree = all(bits == log2(ranks) for ranks, bits in summed.items())
+    return Finding(now, agree, len(summed) > 1, not any(others))
+
+
+@claim(
     "log.power",
     "log_power",
     "A log that prints each overflow shows every seeded fault of a scaler in half of the runs, one that prints each "
-    "tenth scale shows most of the faults in every run, and no log contradicts the scaler without a fault",
+    "scale shows all but a late scale in every run, one that prints each tenth scale shows most of the faults in every "
+    "run, and no log contradicts the scaler without a fault",
 )
 def logs_show_faults(run: Result) -> Finding:
     def shares(form: str) -> dict[str, float]:
@@ -232,13 +252,20 @@ def logs_show_faults(run: Result) -> Finding:
             for arm, rows in run.arms.items()
         }
 
-    printed, tenth = shares("overflows"), shares("every 10")
+    printed, whole, tenth = map(shares, ("overflows", "every 1", "every 10"))
     right = max(shares(form)["no fault"] for form in run.records[0]["shown"])
     faults = [arm for arm in printed if arm != "no fault"]
     half = sum(printed[arm] >= 0.5 for arm in faults)
     every = sum(tenth[arm] == 1 for arm in faults)
     now = f"{half} and {every} of {len(faults)} faults; {right:.0%} of the right scaler's runs"
-    return Finding(now, half == len(faults), 2 * every > len(faults), right == 0)
+    missed = {arm for arm in faults if whole[arm] < 1}
+    return Finding(
+        now,
+        half == len(faults),
+        missed == {"scale is one step late"},
+        2 * every > len(faults),
+        right == 0,
+    )
 
 
 @claim(

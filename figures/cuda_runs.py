@@ -55,7 +55,13 @@ def plot(run: Result) -> Figure:
     draw_ranks(ranks, run)
     _style.label_panel(ranks, "c", "Settled scale")
     printed = Line2D([], [], color=GRAY, linewidth=3, label="printed by a CUDA run")
-    machine = Line2D([], [], color=_style.BLUE, linewidth=0.8, label="state machine")
+    machine = Line2D(
+        [],
+        [],
+        color=_style.BLUE,
+        linewidth=0.8,
+        label="consistent with the state machine",
+    )
     figure.legend(handles=[printed, machine], loc="outside lower left", ncols=2)
     return figure
 

@@ -15,18 +15,18 @@ EXAMPLE_INTERVAL = 3
 EXAMPLE_LOG = ((0, 16.0), (1, 16.0), (2, 32.0), (4, 64.0))  # step, printed scale
 FLAGS = (False, True)  # a step is finite, or overflows
 INDENT = "#h(1em)"
-REPOSITORIES, PACKAGES = "repositories", "packages"
+REPOSITORIES, PACKAGES = "repos.", "packages"
 # What, its number, the number and kind of its sources, the number with an outcome, the outcome.
 COUNTS: tuple[tuple[str, ...], ...] = (  # an empty row is a line
     ("dialects of scalers", "dialects", "dialects.packages", PACKAGES, "", ""),
-    ("+recorded runs", "traces.count", "", "", "traces.repeated", "repeated to the bit"),
+    ("+recorded runs", "traces.count", "", "", "traces.repeated", "repeated"),
     (),
     ("public CUDA logs", "cuda.runs", "cuda.repositories", REPOSITORIES, "", ""),
-    ("+followed", "cuda.followed", "cuda.followed.repositories", REPOSITORIES, "cuda.whole",
-     "consistent"),
-    ("++with a growth", "cuda.growing", "", "", "cuda.both", "refute three times $G$"),
-    ("++with each overflow", "cuda.bound.logs", "cuda.bound.repositories", "repositories",
-     "cuda.bound.within", "within the skip bound"),
+    ("+followed", "cuda.followed", "cuda.followed.repositories", REPOSITORIES, "", ""),
+    ("++consistent", "cuda.whole", "", "", "cuda.both", "refute three times $G$"),
+    ("++with a growth", "cuda.growing", "", "", "", ""),
+    ("++with overflows", "cuda.bound.logs", "cuda.bound.repositories", REPOSITORIES,
+     "cuda.bound.within", "within bound"),
     ("held-out CUDA logs", "cuda.held.runs", "cuda.held.found.repositories", REPOSITORIES, "", ""),
     ("+followed", "cuda.held.followed", "cuda.held.repositories", REPOSITORIES,
      "cuda.held.whole", "consistent"),

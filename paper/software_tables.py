@@ -35,13 +35,21 @@ SCALERS = {  # dialect -> name in the table
 FOR_ZERO = (
     "no report was found"  # one of the class without ZeRO is: DeepSpeed pull 8588
 )
-ENGINES = {  # setup -> what fails, and the public thread; "": not searched
-    "deepspeed": ("ZeRO-1: half of the gradient in a step in which the scale grows", FOR_ZERO),
-    "deepspeed-3": ("ZeRO-3: the same", FOR_ZERO),
-    "slime": ("its calls of Megatron's optimizer divide the gradients twice", ""),
-    "fabric": ("a checkpoint as in its guide has no loss scale", ""),
-    "verl": ("a checkpoint of its FSDP engine has no loss scale", ""),
-}  # fmt: skip
+ENGINES = {  # setup -> its name, what fails, and the public thread; "": not searched
+    "deepspeed": (
+        "DeepSpeed's engine, ZeRO-1",
+        "half of the gradient in a step in which the scale grows",
+        FOR_ZERO,
+    ),
+    "deepspeed-3": ("DeepSpeed's engine, ZeRO-3", "the same", FOR_ZERO),
+    "slime": (
+        "slime, on megatron-core",
+        "its calls of Megatron's optimizer divide the gradients twice",
+        "",
+    ),
+    "fabric": ("Fabric", "a checkpoint as in its guide has no loss scale", ""),
+    "verl": ("verl", "a checkpoint of its FSDP engine has no loss scale", ""),
+}
 TORCH = {  # check -> what fails
     "no_nonfinite_step_below_scale_one": (
         "no minimum: at a small scale, a step with infinite gradients"
@@ -87,14 +95,11 @@ def in_bits(scale: float | None) -> Cell:
 def findings() -> Table:
     """Return what checks found in released software, and what is public about it."""
     scalers = [of_class(arm) for arm in conformance.TITLES]
-    engines = [
-        (row["version"].replace(" ", "~"), *ENGINES[row["arm"]])
-        for row in loops.failed_engines(load("engines"))
-    ]
+    engines = [of_engine(row) for row in loops.failed_engines(load("engines"))]
+    version = torch_version()
     torch = [
-        (f"torch~{load('conformance').arm('torch').first['version']}", text, thread)
+        (f"torch~{version}", text, known_failures.TORCH[check])
         for check, text in TORCH.items()
-        for thread in [known_failures.TORCH[check]]
     ]
     of_loops = [found for row in loops.failed(load("loops")) for found in of_loop(row)]
     rows: list[tuple[Cell, ...]] = []
@@ -119,6 +124,18 @@ def of_class(arm: str) -> tuple[str, str, str]:
         text,
         failure["reports"],
     )
+
+
+def of_engine(row: Record) -> tuple[str, str, str]:
+    """Return the name and version of an engine, what fails, and the thread about it."""
+    name, text, thread = ENGINES[row["arm"]]
+    return (f"{name}~{row['version'].split()[-1]}", text, thread)
+
+
+def torch_version() -> str:
+    """Return the version of the torch that was checked, without the build."""
+    version = load("conformance").arm("torch").first["version"]
+    return str(version.partition("+")[0])
 
 
 def shortest(failure: Record) -> str:

@@ -232,7 +232,7 @@ FLOORS = {
         "typst",
     },
     "paper/numbers/runs.py": {
-        "ampsim.core.json_lines",
+        "ampsim.core",
         "experiments.corpus.runs",
         "figures.derived_numbers",
         "figures.results",

@@ -7,6 +7,8 @@ from functools import cache, partial
 from statistics import median
 
 from ampsim.core.json_lines import Record, read_objects
+from ampsim.core.machine import Rule
+from ampsim.core.theory import pathwise
 from experiments.corpus import runs as corpus
 from figures.derived_numbers import cuda_runs, followed
 from figures.results import Result
@@ -15,6 +17,7 @@ from paper.values import Formula, Number
 
 cuda = partial(Number, "cuda_runs")
 TORCH = ("arcface", "swin")  # programs with torch's GradScaler
+UPDATED_TWICE = "mlcommons/training_results_v0.7"
 SIGHT = ROOT / "experiments" / "inputs" / "first_sight.jsonl"
 PROBLEM, HEALTHY, UNDECIDED = "a problem", "no problem", "undecided"
 TRUTHS, VERDICTS = (PROBLEM, HEALTHY), (PROBLEM, HEALTHY, UNDECIDED)
@@ -90,6 +93,34 @@ def bounded(run: Result) -> list[Record]:
     return [row for row in followed(run) if "most" in row]
 
 
+def updated_twice(run: Result) -> list[Record]:
+    """Return the logs of the program that updates its scaler twice in a finite step."""
+    return [row for row in followed(run) if row["repository"] == UPDATED_TWICE]
+
+
+def longer_bound(row: Record, times: int) -> float:
+    """Return how many skips a log could have with a growth interval this many times as long."""
+    steps, interval = row["steps"], row["interval"]
+    allowed = row["most"] - free_skips(row, interval)
+    # The net descent is what the skip bound adds for one bit, as often as it fits.
+    rule = Rule(growth_interval=interval)
+    flat, bit = (pathwise.skips(rule, steps + interval, bits) for bits in (0, 1))
+    descent = (allowed - flat) / (bit - flat)
+    longer = Rule(growth_interval=times * interval)
+    bound = pathwise.skips(longer, steps + longer.growth_interval, descent)
+    return bound + free_skips(row, longer.growth_interval)
+
+
+def free_skips(row: Record, interval: int) -> int:
+    """Return how many overflows cause no backoff by hysteresis: some at the start and per growth."""
+    return int((row["hysteresis"] - 1) * (1 + row["steps"] // interval))
+
+
+def within(run: Result) -> list[Record]:
+    """Return the logs that skip no more than the bound allows."""
+    return [row for row in bounded(run) if row["skips"] <= row["most"]]
+
+
 def most_gpus(run: Result) -> int:
     """Return the largest number of GPUs of a run."""
     return max(int(row["gpus"] or 0) for row in cuda_runs(run))
@@ -138,6 +169,9 @@ NUMBERS: dict[str, Number | Formula] = {
     "cuda.gpus": cuda(most_gpus, ",d"),
     "cuda.followed": cuda(lambda run: len(followed(run)), "d"),
     "cuda.whole": cuda(lambda run: whole(followed(run)), "d"),
+    "cuda.differing": cuda(
+        lambda run: len(followed(run)) - whole(followed(run)), "words"
+    ),
     "cuda.moves": cuda(lambda run: total(followed(run), "moves"), ",d"),
     "cuda.breaks": cuda(
         lambda run: sum(len(row["breaks"]) for row in followed(run)), "d"
@@ -163,10 +197,15 @@ NUMBERS: dict[str, Number | Formula] = {
         "d",
     ),
     "cuda.both.repositories": cuda(lambda run: len(repositories(both(run))), "d"),
+    "cuda.twice.logs": cuda(lambda run: len(updated_twice(run)), "d"),
+    "cuda.twice.refuted": cuda(
+        lambda run: sum(row["rivals"]["twice"] > 0 for row in updated_twice(run)), "d"
+    ),
     "cuda.bound.logs": cuda(lambda run: len(bounded(run)), "d"),
     "cuda.bound.repositories": cuda(lambda run: len(repositories(bounded(run))), "d"),
-    "cuda.bound.within": cuda(
-        lambda run: sum(row["skips"] <= row["most"] for row in bounded(run)), "d"
+    "cuda.bound.within": cuda(lambda run: len(within(run)), "d"),
+    "cuda.bound.power": cuda(
+        lambda run: sum(row["skips"] > longer_bound(row, 3) for row in within(run)), "d"
     ),
     "cuda.held.runs": cuda(lambda run: len(cuda_runs(run, held_out=True)), "d"),
     "cuda.held.found.repositories": cuda(
