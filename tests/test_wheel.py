@@ -48,8 +48,8 @@ def train(model, optimizer, scheduler, scaler, batches):
         scaler.update()
         scheduler.step()
 """
-TORCH = "pip install 'ampsim[torch]'"
-TESTING = "pip install 'ampsim[testing]'"
+TORCH = "pip install '.[torch]' in a clone"
+TESTING = "pip install '.[testing]' in a clone"
 # command -> arguments, exit status, and what it says, in an environment with no extra
 BARE = {
     "explain": (["train.log"], 0, "skipped steps: at least 1"),

@@ -7,9 +7,10 @@ import importlib
 import os
 import sys
 from collections.abc import Iterable
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperCommand
 
 from ampsim import __version__
 from ampsim.cli.options import STATUS
@@ -33,6 +34,14 @@ COMMANDS = {
 }
 
 
+class Command(TyperCommand):
+    """A command whose usage errors show the example of its help."""
+
+    def get_usage(self, ctx: Any) -> str:
+        example = (self.help or "").rpartition("Example: ")[2]
+        return f"{super().get_usage(ctx)}\nExample: {example}"
+
+
 def build(words: Iterable[str] = ()) -> typer.Typer:
     """Return the program with the commands that are among `words`; with all if none is."""
     # Plain help: rich prints a type for each flag.
@@ -49,7 +58,7 @@ def build(words: Iterable[str] = ()) -> typer.Typer:
         if isinstance(target, typer.Typer):
             app.add_typer(target, name=command)
         else:
-            app.command(command, epilog=STATUS)(target)
+            app.command(command, cls=Command, epilog=STATUS)(target)
     return app
 
 

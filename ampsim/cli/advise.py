@@ -10,22 +10,13 @@ import typer
 from ampsim.cli.files import KINDS, THRESHOLDS
 from ampsim.cli.report import explain_file
 from ampsim.cli.sweep import COSTS, costs
-from ampsim.cli.terminal import bold_table, fail, out, print_table, usage_errors
+from ampsim.cli.terminal import bold_table, out, print_table, usage_errors
 from ampsim.core.advice import UNKNOWN, Measured, advise, measure
 from ampsim.core.machine import Rule
 from ampsim.core.replay.sweep import load_trace, sweep
 
 SETTINGS = ("init_scale", "growth_interval", "min_scale", "hysteresis")
-NEEDED = """\
-expected RUN, or --steps N (epochs x batches per epoch / accumulated batches); for example
-  ampsim advise train.log
-  ampsim advise thresholds.npy --steps 100000
-  ampsim advise --steps 100000 --bad-rate 0.001"""
-
-
-def _no_epochs(epochs: str | None) -> None:
-    if epochs is not None:
-        fail(f"--epochs {epochs}: {NEEDED}")
+NEEDED = "expected RUN with numbered steps, or --steps N"
 
 
 def advise_run(
@@ -40,7 +31,7 @@ def advise_run(
         int | None,
         typer.Option(
             metavar="N",
-            help="Steps of the run to come; default: as many as RUN.",
+            help="Steps of the run to come: epochs x batches per epoch; default: as many as RUN.",
             min=1,
         ),
     ] = None,
@@ -60,9 +51,6 @@ def advise_run(
             min=1,
         ),
     ] = 1,
-    epochs: Annotated[
-        str | None, typer.Option(hidden=True, callback=_no_epochs)
-    ] = None,
 ) -> None:
     """Print settings of a loss scaler for a run.
 
@@ -70,7 +58,8 @@ def advise_run(
     thresholds, also prints what these settings and torch's defaults cost: skipped steps, and the
     mean log2 of the loss scale over the steps. At a higher scale, fewer gradients underflow.
 
-    Example: ampsim advise train.log --steps 100000
+    Example: ampsim advise train.log; ampsim advise thresholds.npy; ampsim advise --steps 100000
+    --bad-rate 0.001 (steps: epochs x batches per epoch)
     """
     measured, recorded, thresholds = Measured(0.0, UNKNOWN, 1.0), 0, None
     with usage_errors():
@@ -82,7 +71,7 @@ def advise_run(
             measured, recorded = _measure_log(run)
         length = steps or recorded
         if not length:
-            fail(f"no step numbers in {run}: {NEEDED}" if run else NEEDED)
+            raise typer.BadParameter(NEEDED)
         rule = advise(
             length,
             measured.bad_rate if bad_rate is None else bad_rate,

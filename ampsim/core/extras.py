@@ -32,11 +32,10 @@ def line_to_type(package: str) -> str:
     extra = BROUGHT_BY.get(package)
     if extra is None:
         return f"pip install {package}"
-    return (
-        f"pip install -c constraints.txt -e '.[{extra}]'"
-        if _CHECKOUT
-        else f"pip install 'ampsim[{extra}]'"
-    )
+    # ampsim is on no package index, so its extras are installed from a clone.
+    options = "-c constraints.txt -e " if _CHECKOUT else ""
+    place = "" if _CHECKOUT else " in a clone of ampsim"
+    return f"pip install {options}'.[{extra}]'{place}"
 
 
 def missing(error: ModuleNotFoundError) -> ModuleNotFoundError:

@@ -28,7 +28,7 @@ def known_error(run: Evidence) -> Iterator[Finding]:
             f"The log contains a known {kind} on line {line}: {text[:160]}",
             (line,),
             cause=row["cause"],
-            actions=(row["fix"], f"The example in docs/errors/{identifier}.md."),
+            actions=(row["fix"], f"See docs/errors/{identifier}.md for an example."),
         )
         known.append(finding)
     yield from sorted(known, key=lambda each: SEVERITIES.index(each.severity))
