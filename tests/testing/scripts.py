@@ -125,6 +125,18 @@ def generator_and_discriminator():
 
 
 @right
+def optimizers_of_alternate_batches():
+    model, optimizer, scaler = parts()
+    other = torch.optim.SGD(model.parameters(), lr=1e-3)
+    batches = torch.utils.data.DataLoader(torch.randn(STEPS, 8))
+    for number, batch in enumerate(batches):
+        chosen = other if number % 2 else optimizer
+        chosen.zero_grad()
+        scaler.scale(model(batch).square().mean()).backward()
+        step(scaler, chosen)
+
+
+@right
 def one_update_after_both_steps():
     """The generator's backward pass reaches the discriminator, whose own step and update come
     later.
@@ -563,6 +575,34 @@ def clears_in_each_micro_batch():
         scaler.scale(loss_of(model) / 2).backward()  # WRONG
         if number % 2:
             step(scaler, optimizer)
+
+
+@wrong("gradients_are_used_once")
+def steps_twice_with_the_same_gradients():
+    model, optimizer, scaler = parts()
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model)).backward()
+        step(scaler, optimizer)
+        scaler.step(optimizer)  # WRONG
+        scaler.update()
+
+
+@wrong("scaler_is_updated_once")
+def updates_after_each_of_two_steps():
+    generator, optimizer, scaler = parts()
+    critic = net(4, 1)
+    other = torch.optim.Adam(critic.parameters())
+    for batch in torch.utils.data.DataLoader(torch.randn(STEPS, 8)):
+        optimizer.zero_grad()
+        made = generator(batch)
+        scaler.scale(-critic(made).mean()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        other.zero_grad()
+        scaler.scale(critic(made.detach()).mean()).backward()
+        scaler.step(other)
+        scaler.update()  # WRONG
 
 
 @wrong("gradients_are_used_once")

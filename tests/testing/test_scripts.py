@@ -71,7 +71,8 @@ def test_mistake_is_found_in_its_line(name):
 
 
 def test_each_check_has_a_mistake():
-    assert {check for _, check, _ in WRONG.values()} | {"resume_is_exact"} == {*CHECKS}
+    elsewhere = {"resume_is_exact", "scaler_accepts_each_call"}
+    assert {check for _, check, _ in WRONG.values()} | elsewhere == {*CHECKS}
 
 
 def test_schedule_from_before_the_block():
@@ -142,6 +143,21 @@ def test_trial_renames_its_checkpoint(tmp_path):
 def test_nothing_to_check_is_an_error(tmp_path, text, message):
     with pytest.raises(ScriptError, match=message):
         check_script(write(tmp_path, text))
+
+
+def test_error_of_the_scaler_is_a_finding(tmp_path):
+    script = write(
+        tmp_path,
+        """
+        for _ in range(2):
+            scaler.scale(model(torch.ones(1, 4)).sum()).backward()
+            scaler.step(optimizer)
+        """,
+    )
+    results, _ = judge_script(script)
+    text = failures(results)["scaler_accepts_each_call"]
+    assert "train.py:16: " in text
+    assert "call scaler.update() in each iteration" in text
 
 
 def test_trial_outlives_a_writing_thread(tmp_path):

@@ -1,6 +1,7 @@
 """Check the training that a block of code does, in a notebook, under a launcher, or in a test."""
 
 import tempfile
+import traceback
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -85,8 +86,8 @@ def checked(
         error = ""
         try:
             yield result
-        except BaseException as raised:
-            error = f"{type(raised).__name__}: {raised}"
+        except BaseException:
+            error = traceback.format_exc()
             raise
         finally:
             patches.close()

@@ -4,11 +4,29 @@ from collections.abc import Iterator
 
 from ampsim.testing.script_checks.check import Finding, check, needs
 from ampsim.testing.script_checks.observation import Observation
+from ampsim.testing.script_checks.trace import Event
 
 UNUSED = "call scaler.scale(loss).backward() and scaler.step(optimizer), or do not create a scaler"
 UNNEEDED = "bfloat16 has the range of float32, and needs no loss scale: create the scaler with enabled=False"
 CLEARED = "clear gradients only after a step; step after the last micro-batch of an epoch, too"
 LATE = "the step does not use what is clipped: clip before scaler.step(optimizer), after scaler.unscale_(optimizer)"
+UNEVEN = (
+    "the losses of one iteration have different scales, and the growth interval counts each update: call "
+    "scaler.update() once, after the steps of all optimizers"
+)
+AGAIN = (
+    "the gradients are divided by the scale a second time, and the optimizer moves twice: "
+    "step once per backward pass"
+)
+MISUSES = {  # part of what a scaler raises -> the cause
+    "step() has already been called": "call scaler.update() in each iteration, after scaler.step(optimizer)",
+    "unscale_() has already been called": "call scaler.unscale_(optimizer) once per step, after "
+    "the last backward pass, and scaler.update() after each step, also after a skipped one",
+    "unscale_() is being called after step()": "call scaler.unscale_(optimizer) before scaler.step(optimizer)",
+    "unscale FP16 gradients": "the parameters are fp16: keep them in float32, and run the forward pass in autocast",
+    "No inf checks were recorded": "no gradient of a scaled loss has arrived in this optimizer since the last update: "
+    "call scaler.scale(loss).backward() before scaler.step(optimizer)",
+}
 FEW = 6  # backward passes below which nothing is said of what a script never does
 
 
@@ -25,6 +43,47 @@ def scaler_is_created_once(run: Observation) -> Iterator[Finding]:
             seen = f"{name} is stepped by another scaler than before: {event.scaler}"
             yield Finding(places[event.scaler], seen, cause, [event])
         last[name] = event.scaler
+
+
+@check
+def scaler_is_updated_once(run: Observation) -> Iterator[Finding]:
+    """A scaler is updated once per batch if it steps several optimizers, after all of them."""
+    needs(run.of_kind("batch"), "no batch of a torch DataLoader was seen")
+    for scaler in run.scalers:
+        for calls in _batches(run, scaler.name):
+            steps = [name for event in calls for name in event.optimizers]
+            updates = [event for event in calls if event.kind == "update"]
+            is_repeated = len(steps) > len(
+                {*steps}
+            )  # as by several complete iterations
+            is_own = not any(" in " in event.where for event in updates)
+            if 1 < len(updates) == len(steps) and is_own and not is_repeated:
+                for event in updates:
+                    seen = (
+                        f"one of {len(updates)} updates of {scaler.name} for one batch"
+                    )
+                    yield Finding(event.where, seen, UNEVEN, calls)
+
+
+def _batches(run: Observation, scaler: str) -> Iterator[list[Event]]:
+    """Yield the steps and updates of a scaler between two batches."""
+    calls: list[Event] = []
+    for event in run.of_kind("batch", "step", "update"):
+        if event.kind == "batch":
+            yield calls
+            calls = []
+        elif event.scaler == scaler:
+            calls.append(event)
+    yield calls
+
+
+@check
+def scaler_accepts_each_call(run: Observation) -> Iterator[Finding]:
+    """No call of a scaler raises an error."""
+    for text, cause in MISUSES.items():
+        if text in run.error_message:
+            seen = f"the script raises {run.error_message}"
+            yield Finding(run.error_place, seen, cause, run.events[-3:])
 
 
 @check
@@ -94,10 +153,14 @@ def gradients_are_used_once(run: Observation) -> Iterator[Finding]:
         ]
         clips = [event for event in calls if event.kind == "clip"]
         late = [event for event in clips if event.is_useless]
+        again = [event for event in useless if "step" in event.kind]
         # A script that combines gradients of several passes clears them after it has read them.
         if lost and not optimizer.own_gradients:
             seen = f"gradients of {len(lost)} backward passes are cleared before a step of {optimizer.name}"
             yield Finding(lost[0].where, seen, CLEARED, lost[:1])
+        if again:
+            seen = f"{optimizer.name} takes a second step with the same gradients"
+            yield Finding(again[0].where, seen, AGAIN, calls[-4:])
         if 2 * len(late) > len(clips):
             seen = f"gradients are clipped after the step of {optimizer.name} that uses them"
             yield Finding(late[0].where, seen, LATE, late[:1])

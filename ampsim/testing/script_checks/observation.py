@@ -57,16 +57,27 @@ class Observation:
         return sum(len(optimizer.attempts) for optimizer in self.optimizers)
 
     @property
+    def error_message(self) -> str:
+        """The last line of the script's own error; "" if it ended well."""
+        return self.error.strip().rpartition("\n")[2]
+
+    @property
+    def error_place(self) -> str:
+        """The innermost line of the script that raised its own error; "" if none did."""
+        frames = re.findall(r'File "(.+)", line (\d+)', self.error)
+        own = [f"{shown(file)}:{line}" for file, line in frames if is_users(file)]
+        return own[-1] if own else ""
+
+    @property
     def raised(self) -> str:
         """What the script raised, in which of its lines, and after how many steps; "" if it ended
         well.
         """
-        frames = re.findall(r'File "(.+)", line (\d+)', self.error)
-        own = [f"{shown(file)}:{line}" for file, line in frames if is_users(file)]
-        place = f" at {own[-1]}" if own else ""
-        text = self.error.strip().rpartition("\n")[2]
+        if not self.error_message:
+            return ""
+        place = f" at {self.error_place}" if self.error_place else ""
         return (
-            f"the script raised {text}{place}, after {self.steps} steps" if text else ""
+            f"the script raised {self.error_message}{place}, after {self.steps} steps"
         )
 
     def of_kind(self, *kinds: str) -> list[Event]:

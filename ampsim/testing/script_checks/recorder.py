@@ -21,6 +21,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ampsim.testing.lines import OWN, TORCH, function, where
 from ampsim.testing.script_checks.patching import Patches
@@ -89,6 +90,7 @@ class Recorder:
             if clip := getattr(torch.nn.utils.clip_grad, name, None):
                 patches.everywhere(clip, "clip", self._clip)
         patches.everywhere(torch.autograd.backward, "backward", self._backward)
+        patches.function(_BaseDataLoaderIter, "__next__", "batch", self._batch)
         patches.everywhere(torch.save, "save", self._save)
         patches.everywhere(pickle.dump, "save", self._save)
         for name in READS:
@@ -176,6 +178,7 @@ class Recorder:
     ) -> Any:
         trace, owner = self.optimizer(optimizer), self.scaler(scaler)
         event = self._add("step", trace, scaler=owner.name)
+        event.is_useless = _is_used(trace)
         trace.scaler, self._stepping = owner, True
         calls = trace.calls
         try:
@@ -320,6 +323,10 @@ class Recorder:
         self.saves.append(Save(event, folder, kinds, bool(own_kind(value))))
         if (redirected := self.listener.save_target(target)) is not None:
             original(value, redirected, *args, **kwargs)
+
+    def _batch(self, original: Any, batches: Any) -> Any:
+        self._add("batch")
+        return original(batches)
 
     def _load(self, original: Any, optimizer: Any, state_dict: Any) -> None:
         if state_dict["state"]:  # not a fresh one's

@@ -6,7 +6,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 Kind = Literal[
-    "scale", "backward", "unscale_", "clip", "step", "optimizer.step", "update", "schedule", "save", "load",
+    "scale", "backward", "unscale_", "clip", "step", "optimizer.step", "update", "batch", "schedule", "save", "load",
 ]  # fmt: skip
 
 
@@ -22,7 +22,7 @@ class Event:
         scaler: Name of the scaler.
         passes: For a step, the backward passes whose gradients it uses.
         is_useless: Whether the gradients of a backward pass were cleared before a step, or a step had
-            used them before this call.
+            used them before this call, as a clip or a second step.
     """
 
     kind: Kind

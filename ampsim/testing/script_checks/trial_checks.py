@@ -315,7 +315,10 @@ def _next_step(skip: Skip) -> Iterator[Finding]:
     attempts = skip.outcome.attempts.get(skip.name, [])
     unchanged = skip.unchanged.attempts.get(skip.name, [])
     is_kept = attempts[:2] == [False, False] and unchanged[:2] == [True, True]
-    if skip.is_single and is_kept:
+    events = skip.outcome.events
+    steps = [e for e in events if e.kind == "step" and skip.name in e.optimizers]
+    has_new_gradients = any(event.passes for event in steps[1:2])
+    if skip.is_single and is_kept and has_new_gradients:
         cause = (
             "the inf stays in the gradients and is added to the next ones, so that each later step is skipped: call "
             "optimizer.zero_grad() also after a skipped step"
