@@ -43,7 +43,7 @@ def check_loops(
     time_limit: options.TimeLimit = None,
     on_cpu: OnCPU = False,
     autocast: Autocast = False,
-    steps: Steps = 40,
+    steps: Steps = 140,
     check: options.Names = None,
     expect: options.Expect = None,
     xfail: options.Xfail = None,

@@ -34,7 +34,7 @@ class Checked:
 @contextmanager
 def checked(
     *,
-    steps: int = 40,
+    steps: int = 140,
     raises: bool = True,
     checks: Collection[str] | None = None,
 ) -> Iterator[Checked]:

@@ -236,6 +236,9 @@ class Recorder:
             trace.first = trace.first or [
                 param.detach().clone() for param in trace.parameters
             ]
+            trace.received |= {
+                id(param) for param in trace.parameters if param.grad is not None
+            }
             trace.passes.append(event)
             trace.arrived = contents(trace.parameters[-SHAPES:])
             trace.grads = {*map(id, trace.gradients)}

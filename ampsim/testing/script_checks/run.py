@@ -67,7 +67,7 @@ def judge_script(
     script: str,
     arguments: Sequence[str] = (),
     *,
-    steps: int = 40,
+    steps: int = 140,
     on_cpu: bool = False,
     autocast: bool = False,
     time_limit: float = TIME_LIMIT,

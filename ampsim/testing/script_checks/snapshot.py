@@ -3,6 +3,7 @@
 import gc
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,9 @@ from ampsim.testing.script_checks.trace import OptimizerTrace
 Array = npt.NDArray[np.float64]
 SAMPLE = 4096  # elements of each tensor that are kept
 SHAPES = 4  # parameters whose averages are looked for
+STRAIGHT = 0.05  # of a move, that rounding may lead aside
+LEAST, MOST = 1e-5, 0.999  # part of the way that an average moves in some steps
+TINY = 1e-300  # for a division
 ROUNDING = 4 * float(np.finfo(np.float32).eps)  # relative
 
 
@@ -23,39 +27,32 @@ class Snapshot:
     """What one optimizer carries at one moment.
 
     Attributes:
-        parameters: The first elements of each parameter.
-        averages: By the index of a parameter, all other tensors of its shape, which may be averages
-            of it.
+        parameters: By the id of each parameter that has received gradients, its first elements.
         scale: The current loss scale.
         events: Number of events of the trial so far.
     """
 
-    parameters: list[Array]
-    averages: dict[int, list[Array]]
+    parameters: dict[int, Array]
     scale: float
     events: int
 
     def has_equal_parameters(self, other: "Snapshot") -> bool:
         """Return whether no parameter differs by more than rounding; NaN equals nothing."""
-        pairs = zip(self.parameters, other.parameters, strict=True)
-        return all(np.allclose(old, new, rtol=ROUNDING, atol=0) for old, new in pairs)
+        return all(
+            np.allclose(old, other.parameters[key], rtol=ROUNDING, atol=0)
+            for key, old in self.parameters.items()
+        )
 
 
-def take_snapshot(
-    trace: OptimizerTrace, others: Iterable[OptimizerTrace], events: int
-) -> Snapshot:
+def take_snapshot(trace: OptimizerTrace, events: int) -> Snapshot:
     """Return what an optimizer carries now.
 
     Args:
         trace: Of the optimizer.
-        others: Of all optimizers, whose states hold no averages.
         events: Number of events of the trial so far.
     """
-    params = trace.parameters
-    alike = tensors_like(params, others)
     return Snapshot(
-        parameters=[sample(param) for param in params],
-        averages={key: [*map(sample, same)] for key, same in alike.items()},
+        parameters={id(param): sample(param) for param in trace.trained},
         scale=trace.scaler.scale if trace.scaler else 1.0,
         events=events,
     )
@@ -115,26 +112,30 @@ def contents(tensors: Sequence[Tensor]) -> object:
     ]
 
 
-def is_averaged(before: Snapshot, after: Snapshot) -> bool:
-    """Return whether a tensor has moved from where it was towards a parameter, as an average does."""
-    for index, olds in before.averages.items():
-        parameter, news = after.parameters[index], after.averages.get(index, [])
-        # A copy that stays as it is, as that of the best parameters, is no average.
-        moved = _without(news, olds)
-        if any(_moves_towards(parameter, old, moved) for old in _without(olds, news)):
+def shift(tensor: Tensor) -> None:
+    """Double every other element of a matrix, so that an average shows how it moves back.
+
+    A number that is computed again of a parameter does not move back on a straight line, whatever
+    multiple of the parameter it is.
+    """
+    with suppress(RuntimeError):  # of a view that cannot be written
+        tensor.data[::2, ::2].mul_(2)
+
+
+def is_averaged(parameter: Array, olds: Sequence[Array], news: Sequence[Array]) -> bool:
+    """Return whether one of some arrays has moved a part of the way to a parameter, as an average
+    does.
+    """
+    # An array that stays as it is, as that of the best parameters, is no average.
+    moved = _without(news, olds)
+    size = float(parameter @ parameter)
+    for old in _without(olds, news):
+        gap = parameter - old
+        # From far away, each number that is not as far is nearer to the parameter.
+        is_near = float(gap @ gap) < size
+        if is_near and any(_is_part_of(new - old, gap) for new in moved):
             return True
     return False
-
-
-def _moves_towards(parameter: Array, old: Array, news: Sequence[Array]) -> bool:
-    gap = parameter - old
-    size = float(gap @ gap)
-    if not 0 < size < 0.25 * float(parameter @ parameter):
-        return False
-    # A slow average of little that is new moves by the rounding of its own sum.
-    least = ROUNDING**2 * float(old @ old)
-    moves = [new - old for new in news]
-    return any(move @ move < least or _is_part_of(move, gap, least) for move in moves)
 
 
 def _without(arrays: Sequence[Array], others: Sequence[Array]) -> list[Array]:
@@ -145,9 +146,9 @@ def _without(arrays: Sequence[Array], others: Sequence[Array]) -> list[Array]:
     return [array for value, array in values.items() if counts[value] > 0]
 
 
-def _is_part_of(move: Array, gap: Array, least: float) -> bool:
-    part = float(move @ gap) / float(gap @ gap)
+def _is_part_of(move: Array, gap: Array) -> bool:
+    """Return whether a move leads along a gap, and not to its end, as a copy does."""
+    part = float(move @ gap) / max(float(gap @ gap), TINY)
     rest = move - part * gap
-    return (
-        1e-6 < part < 0.999 and float(rest @ rest) < 0.0025 * float(move @ move) + least
-    )
+    is_along = float(rest @ rest) <= STRAIGHT**2 * float(move @ move)
+    return is_along and LEAST < part < MOST

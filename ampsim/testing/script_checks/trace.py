@@ -95,6 +95,7 @@ class OptimizerTrace:
         grads: Ids of the gradients when the last one arrived.
         used: The gradients after the last step, if that was taken.
         schedules: Number of steps of learning rate schedules.
+        received: Ids of the parameters that have received gradients.
         first: The parameters when the first gradient arrived; [] in an observation.
         has_moved: Whether a parameter has changed since then; known in an observation.
     """
@@ -111,6 +112,7 @@ class OptimizerTrace:
     grads: set[int] = field(default_factory=set)
     used: object = None
     schedules: int = 0
+    received: set[int] = field(default_factory=set)
     first: list[Tensor] = field(default_factory=list)
     has_moved: bool = False
 
@@ -120,6 +122,11 @@ class OptimizerTrace:
         return [
             param for group in self.optimizer.param_groups for param in group["params"]
         ]
+
+    @property
+    def trained(self) -> list[Tensor]:
+        """The parameters that have received gradients; others may be averages of them."""
+        return [param for param in self.parameters if id(param) in self.received]
 
     @property
     def gradients(self) -> list[Tensor]:

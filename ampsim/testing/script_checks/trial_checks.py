@@ -9,9 +9,9 @@ import numpy as np
 from ampsim.testing.judge import NotApplicableError
 from ampsim.testing.script_checks.check import Finding, check, needs
 from ampsim.testing.script_checks.observation import Observation
-from ampsim.testing.script_checks.snapshot import Array, Snapshot, is_averaged
+from ampsim.testing.script_checks.snapshot import Array, Snapshot
 from ampsim.testing.script_checks.trace import Event, OptimizerTrace
-from ampsim.testing.script_checks.trials import OVERFLOWS, Outcome
+from ampsim.testing.script_checks.trials import Outcome
 
 CLOSE = 0.1  # relative difference of gradients that fp16 may make
 OFTEN = 0.9  # of the windows: what happens so often happens in each one
@@ -233,7 +233,7 @@ class Skip:
     @property
     def is_single(self) -> bool:
         """Whether one window overflows, and not each one."""
-        return self.outcome.trial != OVERFLOWS
+        return not self.outcome.trial.overflows
 
     @property
     def has_moved(self) -> bool:
@@ -300,7 +300,7 @@ def _raised(skip: Skip) -> Finding:
 
 
 def _stepped(skip: Skip) -> Finding:
-    finite = all(np.isfinite(array).all() for array in skip.after.parameters)
+    finite = all(np.isfinite(array).all() for array in skip.after.parameters.values())
     seen = f"parameters of {skip.name} change" + ("" if finite else " to inf or NaN")
     seen = f"{seen} although their gradients have an inf"
     calls = _calls(skip.outcome, skip.name)
@@ -350,13 +350,7 @@ def _schedule(skip: Skip) -> Iterator[Finding]:
 
 
 def _average(skip: Skip) -> Iterator[Finding]:
-    """Find an average that moves."""
-    # A single overflow needs the same average in the unchanged iteration, which each one in a row
-    # shows itself.
-    usual = is_averaged(
-        skip.unchanged.before[skip.name], skip.unchanged.after[skip.name]
-    )
-    if (usual or not skip.is_single) and is_averaged(skip.before, skip.after):
+    if skip.name in skip.outcome.averaged:
         seen = f"an average of the parameters of {skip.name} moves after a skipped step"
         yield skip.finding("averages", seen, AGAIN)
 

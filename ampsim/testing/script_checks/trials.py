@@ -38,13 +38,16 @@ from ampsim.testing.script_checks.snapshot import (
     Array,
     Snapshot,
     contents,
+    is_averaged,
     sample,
+    shift,
     take_snapshot,
     tensors_like,
 )
 from ampsim.testing.script_checks.trace import Event, OptimizerTrace
 
 AFTER = 2  # steps that each optimizer has taken before the trials start
+LATER = 105  # the same before the last trial is repeated; ema_pytorch copies in its first 100 steps
 LATE = 12  # calls of `scale` after which the trials start at any one
 LONGEST = 200  # calls of `scale` in a trial
 # skipped steps of the last trial: averages are often updated in each 10th or 32nd step
@@ -62,14 +65,19 @@ class Trial:
 
     Attributes:
         kind: "unchanged", "repeated" (unchanged again), "scale" (another loss scale), "gradient"
-            (one inf in a gradient), or "overflows" (an inf in each window).
+            (one inf in a gradient), "overflows" (an inf in each window), or "later" (the same).
         optimizer: Name of the optimizer whose gradient gets the inf.
         backward: Index of the backward pass that gets it.
     """
 
-    kind: Literal["unchanged", "repeated", "scale", "gradient", "overflows"]
+    kind: Literal["unchanged", "repeated", "scale", "gradient", "overflows", "later"]
     optimizer: str = ""
     backward: int = 0
+
+    @property
+    def overflows(self) -> bool:
+        """Whether each window overflows."""
+        return self.kind in ("overflows", "later")
 
     def __str__(self) -> str:
         return "-".join(
@@ -78,7 +86,6 @@ class Trial:
 
 
 UNCHANGED = Trial("unchanged")
-OVERFLOWS = Trial("overflows")
 
 
 @dataclass
@@ -98,6 +105,7 @@ class Outcome:
         reads: By place, the numbers that the script made of tensors in the first window.
         events: The calls of the script.
         marks: Number of calls of `scale` at the end of each window.
+        averaged: Optimizers of which an average has moved, while each window overflowed.
         changes: Lines that change "gradients", "parameters", or "averages" of an optimizer; `what`
             ends in its name.
     """
@@ -113,6 +121,7 @@ class Outcome:
     reads: dict[str, list[float]] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     marks: list[int] = field(default_factory=list)
+    averaged: set[str] = field(default_factory=set)
     changes: list[Change] = field(default_factory=list)
 
 
@@ -122,7 +131,7 @@ def plan(unchanged: Outcome) -> list[Trial]:
     for name, passes in unchanged.passes.items():
         last = {0, passes - 1} if passes > 1 else {0}
         trials += [Trial("gradient", name, index) for index in sorted(last)[:PASSES]]
-    return [*trials, OVERFLOWS]
+    return [*trials, Trial("overflows")]
 
 
 class Trials:
@@ -146,6 +155,7 @@ class Trials:
         """
         self.folder, self.limit = folder, limit
         self.has_started = False
+        self._starts = (AFTER, LATER)
         self.can_fork = sys.platform == "linux"
         self.redirect: Callable[[Any], Any] | None = None
         self.branch: Callable[[str], None] = lambda _: None
@@ -156,6 +166,8 @@ class Trials:
         self._updates: dict[str, int] = {}
         self._first_place = ""
         self._factor = 1.0
+        self._averages: dict[tuple[str, int], list[Array]] = {}
+        self._next_look = 1
         self._reads: dict[tuple[str, object], list[float]] = defaultdict(list)
 
     @property
@@ -170,7 +182,7 @@ class Trials:
         """Start the trials here, or end one."""
         if self._outcome is not None:
             self._look_for_end(self._outcome)
-        elif not self.has_started and self.recorder.scales_since_attempt == 0:
+        elif self._starts and self.recorder.scales_since_attempt == 0:
             self._start_if_around()
 
     def _start_if_around(self) -> None:
@@ -183,12 +195,17 @@ class Trials:
             return
         if self.recorder.scale_calls <= LATE and where() != self._first_place:
             return
-        is_ready = (t.attempts[-1] and sum(t.attempts) >= AFTER for t in stepped)
+        least = self._starts[0]
+        is_ready = (t.attempts[-1] and sum(t.attempts) >= least for t in stepped)
         if not stepped or not all(is_ready):
             return
-        self._stepped, self.has_started = stepped, True
+        self._starts = self._starts[1:]
+        self._stepped, is_first = stepped, not self.has_started
+        self.has_started = True
         self.can_fork = self.can_fork and not is_cuda_used()
-        if self.can_fork and (unchanged := self._fork(UNCHANGED)):
+        if self.can_fork and not is_first:
+            self._fork(Trial("later"))
+        elif self.can_fork and (unchanged := self._fork(UNCHANGED)):
             self._marks = unchanged.marks
             for trial in plan(unchanged):
                 if not self.is_trial:
@@ -226,14 +243,14 @@ class Trials:
             self._multiply_scales(0.25 if min(scales) >= 16 else 4.0)
         elif trial != UNCHANGED:
             self._watch_lines(self._outcome)
+        if trial.overflows:
+            self._shift_averages()
 
     def _watch_lines(self, outcome: Outcome) -> None:
         """Note which lines change gradients, parameters, and averages."""
         watched: dict[str, Callable[[], object]] = {}
         for trace in self._stepped:
-            alike = tensors_like(
-                trace.parameters, self.recorder.optimizers.values()
-            ).values()
+            alike = self._like(trace).values()
             averages = [tensor for tensors in alike for tensor in tensors]
             params = trace.parameters[-SHAPES:]
             watched[f"gradients of {trace.name}"] = partial(_gradients, params)
@@ -242,6 +259,29 @@ class Trials:
         lines = Lines(watched)
         outcome.changes = lines.changes
         lines.start()
+
+    def _shift_averages(self) -> None:
+        """Shift what may be an average, so that the average moves although the parameters do not."""
+        for trace in self._stepped:
+            for tensors in self._like(trace).values():
+                for tensor in tensors:
+                    shift(tensor)
+        self._look_at_averages()
+
+    def _look_at_averages(self) -> None:
+        """Note the optimizers of which an average has moved since the last look."""
+        for trace in self._stepped:
+            for index, tensors in self._like(trace).items():
+                news = [sample(tensor) for tensor in tensors]
+                olds = self._averages.get((trace.name, index), [])
+                if self._outcome and is_averaged(
+                    sample(trace.trained[index]), olds, news
+                ):
+                    self._outcome.averaged.add(trace.name)
+                self._averages[trace.name, index] = news
+
+    def _like(self, trace: OptimizerTrace) -> dict[int, list[Tensor]]:
+        return tensors_like(trace.trained, self.recorder.optimizers.values())
 
     def _multiply_scales(self, factor: float) -> None:
         self._factor = factor
@@ -253,9 +293,12 @@ class Trials:
         number = self.recorder.scale_calls - self._first_call
         counts = [len(outcome.attempts.get(trace.name, ())) for trace in self._stepped]
         is_between = self.recorder.scales_since_attempt == 0
-        if outcome.trial == OVERFLOWS:
+        if outcome.trial.overflows:
             # Half of the time is enough, as the parent kills what takes all of it.
             is_late = time.monotonic() > self._begun_at + self.limit / 2
+            if is_between and min(counts) >= self._next_look:
+                self._next_look *= 2
+                self._look_at_averages()
             if number > LONGEST or is_late or (is_between and min(counts) >= IN_A_ROW):
                 self.end("two windows")
             return
@@ -295,7 +338,7 @@ class Trials:
             )  # since the gradients were cleared
             if name not in outcome.before:
                 outcome.before[name] = self._snapshot(trace)
-            is_target = outcome.trial == OVERFLOWS
+            is_target = outcome.trial.overflows
             if name not in outcome.attempts:
                 outcome.passes[name] = number + 1
                 is_target |= outcome.trial == Trial("gradient", name, number)
@@ -357,6 +400,8 @@ class Trials:
         for trace in self._stepped:
             if trace.name in outcome.before and trace.name not in outcome.after:
                 outcome.after[trace.name] = self._snapshot(trace)
+        if outcome.trial.overflows:
+            self._look_at_averages()
         events = self.recorder.events[self._first_event :]
         # A function that reads the scale may divide by it.
         readers = self.recorder.scale_readers
@@ -371,8 +416,7 @@ class Trials:
         os._exit(0)
 
     def _snapshot(self, trace: OptimizerTrace) -> Snapshot:
-        events = len(self.recorder.events) - self._first_event
-        return take_snapshot(trace, self.recorder.optimizers.values(), events)
+        return take_snapshot(trace, len(self.recorder.events) - self._first_event)
 
 
 def _wait_for_no_thread() -> None:
