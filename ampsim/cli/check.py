@@ -287,5 +287,6 @@ def show_table(judged: "Report") -> None:
         out.print(f"{text}\n")
     if any("\n  known  " in text for text in texts):
         out.print(f"known: to expect these failures, pass --expect {KNOWN}")
-    for line in [*judged.reasons("skipped"), *judged.summary()]:
+    reasons = [*judged.reasons("skipped"), *judged.reasons("xfailed")]
+    for line in [*reasons, *judged.summary()]:
         out.print(line)

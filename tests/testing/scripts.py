@@ -492,6 +492,53 @@ def steps_the_schedule_always():
 
 
 @wrong("skipped_step_changes_nothing")
+def steps_a_schedule_after_the_rest_of_an_epoch():
+    """The schedule of whole iterations is right; the last one of an epoch has a place of its own."""
+    model, optimizer, scaler = parts()
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.9)
+    for number in range(STEPS):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model)).backward()
+        taken = step(scaler, optimizer)
+        if number % 5 == 4:
+            schedule.step()  # WRONG
+        elif taken:
+            schedule.step()
+
+
+@wrong("skipped_step_changes_nothing")
+def puts_an_average_into_a_table():
+    """The optimizer has the average's parameters, too, as it was made of the whole module."""
+    model, _, scaler = parts()
+    average = net()
+    optimizer = torch.optim.AdamW([*model.parameters(), *average.parameters()])
+    table = {name: param.detach() for name, param in model.named_parameters()}
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        for (name, new), old in zip(
+            model.named_parameters(), average.parameters(), strict=True
+        ):
+            old.data = 0.999 * old.data + 0.001 * new.data  # WRONG
+            table[name] = 0.5 * table[name] + 0.5 * new.detach()
+
+
+@wrong("skipped_step_changes_nothing")
+def moves_an_average_after_a_hundred_copies():
+    model, optimizer, scaler = parts()
+    average = net()
+    for number in range(120):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model)).backward()
+        step(scaler, optimizer)
+        weight = 0.1 if number > 100 else 1.0
+        for old, new in zip(average.parameters(), model.parameters(), strict=True):
+            old.data.lerp_(new.data, weight)  # WRONG
+
+
+@wrong("skipped_step_changes_nothing")
 def moves_the_average_always():
     model, optimizer, scaler = parts()
     average = [param.detach().clone() for param in model.parameters()]

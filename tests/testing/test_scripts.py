@@ -285,6 +285,30 @@ def test_library_that_steps_is_named(tmp_path):
     assert "library  library/__init__.py:2 makes this call" in text
 
 
+def test_schedule_of_a_library_is_excused(tmp_path):
+    package = tmp_path / "site-packages" / "library"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(
+        "def make(schedule, optimizer):\n    return schedule(optimizer, 1)\n"
+        "def finish(schedule):\n    schedule.step()\n"
+    )
+    script = write(
+        tmp_path,
+        f"""
+        sys.path.append({str(package.parent)!r})
+        import library
+        schedule = library.make(torch.optim.lr_scheduler.StepLR, optimizer)
+        for _ in range(8):
+            train(1)
+            library.finish(schedule)
+        """,
+    )
+    results, _ = judge_script(script)
+    assert not failures(results)
+    (excused,) = [each.text for each in results if each.outcome == "xfailed"]
+    assert "library/__init__.py:4 steps the library's own StepLR" in excused
+
+
 def test_each_checkpoint_has_the_scaler(tmp_path):
     """Two files may be parts of one checkpoint; a file with more than one part is a checkpoint of
     its own.

@@ -22,12 +22,14 @@ class Finding:
         seen: What was seen there.
         cause: Why, and the fix.
         order: The calls that lead to it.
+        excuse: Why the script is right nevertheless, as for a defect of a library; "" if it is not.
     """
 
     where: str
     seen: str
     cause: str
     order: Sequence[Event | str] = ()
+    excuse: str = ""
 
 
 def needs(condition: object, reason: str) -> None:

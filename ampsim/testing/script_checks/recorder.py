@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -28,6 +29,7 @@ from ampsim.testing.script_checks.patching import Patches
 from ampsim.testing.script_checks.snapshot import SHAPES, contents
 from ampsim.testing.script_checks.trace import (
     Event,
+    Frequency,
     Kind,
     OptimizerTrace,
     Save,
@@ -71,7 +73,8 @@ class Recorder:
             ScalerTrace
         ] = []  # whose losses the current backward pass reaches
         self._stepping = False  # a scaler steps an optimizer
-        self._constructing = False  # a learning rate schedule
+        # Where each schedule was created; "" while it is created.
+        self._made: WeakKeyDictionary[LRScheduler, str] = WeakKeyDictionary()
 
     def install(self) -> Patches:
         """Patch torch, and return the patches, whose context undoes them."""
@@ -279,20 +282,24 @@ class Recorder:
         patches.function(cls, "__init__", "schedule.__init__", self._made_schedule)
         patches.function(cls, "step", "schedule.step", self._schedule)
 
-    def _made_schedule(self, original: Any, *args: Any, **kwargs: Any) -> None:
-        self._constructing = True
-        try:
-            original(*args, **kwargs)
-        finally:
-            self._constructing = False
+    def _made_schedule(
+        self, original: Any, schedule: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        self._made[schedule] = ""  # a constructor steps, too
+        original(schedule, *args, **kwargs)
+        self._made[schedule] = where()
 
     def _schedule(self, original: Any, schedule: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(schedule, *args, **kwargs)
         optimizer = getattr(schedule, "optimizer", None)
-        if optimizer is not None and not self._constructing:  # a constructor steps, too
+        made = self._made.get(schedule, "unknown place")
+        if optimizer is not None and made:
             trace = self.optimizer(optimizer)
-            trace.schedules += 1
-            self._add("schedule", trace, note=type(schedule).__name__)
+            event = self._add("schedule", trace, note=type(schedule).__name__)
+            event.made = made
+            frequency = trace.schedules.setdefault((event.note, made), Frequency())
+            frequency.calls += 1
+            frequency.attempts = len(trace.attempts)
         return result
 
     def _clip(self, original: Any, parameters: Any, *args: Any, **kwargs: Any) -> Any:

@@ -154,12 +154,15 @@ def judge(
         except NotApplicableError as error:
             yield Result(check, target, "skipped", str(error))
             continue
-        causes = {
-            (finding.where, finding.cause): finding for finding in reversed(found)
-        }
-        for finding in [*reversed(causes.values())] or [None]:
-            failure = _text(check, finding) if finding else None
-            yield Result(check, target, *settled(check, failure, reason))
+        causes: dict[tuple[str, str], Finding] = {}
+        for finding in found:
+            causes.setdefault((finding.where, finding.cause), finding)
+        # The last result is the one in the table.
+        for finding in sorted(causes.values(), key=lambda each: not each.excuse):
+            excuse = finding.excuse or reason
+            yield Result(check, target, *settled(check, _text(check, finding), excuse))
+        if not found:
+            yield Result(check, target, *settled(check, None, reason))
 
 
 def _text(check: Check, finding: Finding) -> str:

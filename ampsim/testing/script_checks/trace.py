@@ -20,6 +20,7 @@ class Event:
         optimizers: Names of the optimizers that it concerns.
         note: What else a reader needs to know.
         scaler: Name of the scaler.
+        made: For a schedule, the place where it was created.
         passes: For a step, the backward passes whose gradients it uses.
         is_useless: Whether the gradients of a backward pass were cleared before a step, or a step had
             used them before this call, as a clip or a second step.
@@ -30,6 +31,7 @@ class Event:
     optimizers: list[str] = field(default_factory=list)
     note: str = ""
     scaler: str = ""
+    made: str = ""
     passes: list["Event"] = field(default_factory=list, repr=False)
     is_useless: bool = False
 
@@ -78,6 +80,19 @@ class ScalerTrace:
 
 
 @dataclass
+class Frequency:
+    """How often a schedule was stepped.
+
+    Attributes:
+        calls: Number of calls.
+        attempts: Steps of its optimizer before the last call.
+    """
+
+    calls: int = 0
+    attempts: int = 0
+
+
+@dataclass
 class OptimizerTrace:
     """What is known of one optimizer.
 
@@ -94,7 +109,8 @@ class OptimizerTrace:
         own_gradients: Whether a step was taken with other tensors than those that arrived.
         grads: Ids of the gradients when the last one arrived.
         used: The gradients after the last step, if that was taken.
-        schedules: Number of steps of learning rate schedules.
+        schedules: By the class and the place of creation of a learning rate schedule, how often
+            it was stepped.
         received: Ids of the parameters that have received gradients.
         first: The parameters when the first gradient arrived; [] in an observation.
         has_moved: Whether a parameter has changed since then; known in an observation.
@@ -111,7 +127,7 @@ class OptimizerTrace:
     own_gradients: bool = False
     grads: set[int] = field(default_factory=set)
     used: object = None
-    schedules: int = 0
+    schedules: dict[tuple[str, str], Frequency] = field(default_factory=dict)
     received: set[int] = field(default_factory=set)
     first: list[Tensor] = field(default_factory=list)
     has_moved: bool = False

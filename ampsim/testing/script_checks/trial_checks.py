@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from ampsim.testing.script_checks.trace import Event, OptimizerTrace
 from ampsim.testing.script_checks.trials import Outcome
 
 CLOSE = 0.1  # relative difference of gradients that fp16 may make
-OFTEN = 0.9  # of the windows: what happens so often happens in each one
+OFTEN = 0.9  # of the windows: a schedule that advances so often advances in each one
 SMALLEST = 1e-30  # a scale below has no room to fall
 KEPT = "the scaler is not updated: call scaler.update() in each iteration, also where the step is skipped"
 BYPASSED = "the step bypasses the scaler, which skips it on inf and NaN: call scaler.step(optimizer)"
@@ -23,6 +23,10 @@ TAKEN = (
     "them: let scaler.step(optimizer) decide"
 )
 OUTSIDE = "they change outside the step, which is skipped: change them only after a step that was taken"
+COUNTS = (
+    "the schedule counts steps that were not taken: with torch's scaler, step it only if scaler.get_scale() is "
+    "not lower after scaler.update() than before; a scaler with hysteresis must report the skip"
+)
 AGAIN = "the same parameters are averaged twice: update the average only after a step that was taken"
 MISPLACED = {  # calls between the backward pass and `unscale_`
     "optimizer.step": BYPASSED,
@@ -327,8 +331,8 @@ def _next_step(skip: Skip) -> Iterator[Finding]:
 
 
 def _schedule(skip: Skip) -> Iterator[Finding]:
-    """Find a schedule that advances in each window, and in the skipped one; one per epoch may do
-    so.
+    """Find each call of a schedule that advances in each window, and in the skipped one; one per
+    epoch may do so.
     """
     during = skip.outcome.events[skip.before.events : skip.after.events]
     calls = [e for e in during if e.kind == "schedule" and skip.name in e.optimizers]
@@ -337,16 +341,27 @@ def _schedule(skip: Skip) -> Iterator[Finding]:
     steps = len(skip.unchanged.attempts.get(skip.name, []))
     count = max(steps / max(len(skip.unchanged.marks), 1), 1.0)
     is_skipped = count == 1 or not skip.is_single
-    windows = (
-        len(skip.optimizer.attempts) / count - 1
-    )  # the run may end within the last one
-    if calls and is_skipped and skip.optimizer.schedules >= OFTEN * windows:
-        cause = (
-            "the schedule counts steps that were not taken: with torch's scaler, step it only if scaler.get_scale() is "
-            "not lower after scaler.update() than before; a scaler with hysteresis must report the skip"
-        )
-        seen = f"{calls[0].note}.step() runs after a skipped step of {skip.name}"
-        yield skip.finding_at(calls[0].where, seen, cause)
+    for call in {call.where: call for call in calls if is_skipped}.values():
+        frequency = skip.optimizer.schedules.get((call.note, call.made))
+        if frequency and frequency.calls >= OFTEN * frequency.attempts / count:
+            seen = f"{call.note}.step() runs after a skipped step of {skip.name}"
+            if " in " in call.where:
+                seen = f"{seen}; the schedule is made at {call.made}"
+            yield replace(
+                skip.finding_at(call.where, seen, COUNTS),
+                excuse=_library_schedule(call),
+            )
+
+
+def _library_schedule(call: Event) -> str:
+    """Return why a script is right although a schedule advances: a library makes and steps it."""
+    stepped, made = (place.partition(" in ")[2] for place in (call.where, call.made))
+    if not stepped or stepped.partition("/")[0] != made.partition("/")[0]:
+        return ""
+    return (
+        f"the script is right: {stepped} steps the library's own {call.note} after a "
+        "skipped step"
+    )
 
 
 def _average(skip: Skip) -> Iterator[Finding]:
