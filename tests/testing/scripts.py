@@ -47,12 +47,17 @@ def parts():
     return model, torch.optim.AdamW(model.parameters(), lr=1e-3), GradScaler("cpu")
 
 
-def step(scaler, optimizer):
-    """Step and update; return whether the step was taken."""
+def step_is_taken(scaler):
+    """Update; return whether the step was taken."""
     before = scaler.get_scale()
-    scaler.step(optimizer)
     scaler.update()
     return scaler.get_scale() >= before
+
+
+def step(scaler, optimizer):
+    """Step and update; return whether the step was taken."""
+    scaler.step(optimizer)
+    return step_is_taken(scaler)
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -622,6 +627,17 @@ def clears_in_each_micro_batch():
         scaler.scale(loss_of(model) / 2).backward()  # WRONG
         if number % 2:
             step(scaler, optimizer)
+
+
+@wrong("gradients_are_used_once")
+def never_clears_gradients():
+    """They are cleared after a skipped step only."""
+    model, optimizer, scaler = parts()
+    for _ in range(STEPS):
+        scaler.scale(loss_of(model)).backward()
+        scaler.step(optimizer)  # WRONG
+        if not step_is_taken(scaler):
+            optimizer.zero_grad()
 
 
 @wrong("gradients_are_used_once")

@@ -9,6 +9,10 @@ from ampsim.testing.script_checks.trace import Event
 UNUSED = "call scaler.scale(loss).backward() and scaler.step(optimizer), or do not create a scaler"
 UNNEEDED = "bfloat16 has the range of float32, and needs no loss scale: create the scaler with enabled=False"
 CLEARED = "clear gradients only after a step; step after the last micro-batch of an epoch, too"
+NEVER_CLEARED = (
+    "the gradients of each step are added to those of all steps before: "
+    "call optimizer.zero_grad() in each iteration"
+)
 LATE = "the step does not use what is clipped: clip before scaler.step(optimizer), after scaler.unscale_(optimizer)"
 UNEVEN = (
     "the losses of one iteration have different scales, and the growth interval counts each update: call "
@@ -158,6 +162,11 @@ def gradients_are_used_once(run: Observation) -> Iterator[Finding]:
         if lost and not optimizer.own_gradients:
             seen = f"gradients of {len(lost)} backward passes are cleared before a step of {optimizer.name}"
             yield Finding(lost[0].where, seen, CLEARED, lost[:1])
+        steps = [event for event in calls if event.passes]
+        mixed = [event for event in steps if event.adds_to_old]
+        if 2 * len(mixed) > len(steps) and not optimizer.own_gradients:
+            seen = f"{optimizer.name} steps with gradients of its earlier steps, too"
+            yield Finding(mixed[0].where, seen, NEVER_CLEARED, calls[-4:])
         if again:
             seen = f"{optimizer.name} takes a second step with the same gradients"
             yield Finding(again[0].where, seen, AGAIN, calls[-4:])

@@ -197,6 +197,8 @@ class Recorder:
     def _attempted(self, trace: OptimizerTrace, event: Event, *, taken: bool) -> None:
         event.note = "taken" if taken else "skipped"
         event.passes, trace.passes = trace.passes, []
+        event.adds_to_old = bool(event.passes) and not trace.is_cleared
+        trace.is_cleared &= not (taken and event.passes)
         trace.used = _versions(trace) if taken and event.passes else None
         trace.attempts.append(taken)
         self.scales_since_attempt = 0
@@ -224,7 +226,7 @@ class Recorder:
                 is_lost = contents(trace.parameters[-SHAPES:]) == trace.arrived
                 for lost in trace.passes if is_lost else ():
                     lost.is_useless = True
-                trace.passes = []
+                trace.passes, trace.is_cleared = [], True
         self._reached = []
         event = self._add("backward")
         before = {key: _versions(trace) for key, trace in self.optimizers.items()}

@@ -24,6 +24,7 @@ class Event:
         passes: For a step, the backward passes whose gradients it uses.
         is_useless: Whether the gradients of a backward pass were cleared before a step, or a step had
             used them before this call, as a clip or a second step.
+        adds_to_old: For a step, whether its gradients have those of the last step in them.
     """
 
     kind: Kind
@@ -34,6 +35,7 @@ class Event:
     made: str = ""
     passes: list["Event"] = field(default_factory=list, repr=False)
     is_useless: bool = False
+    adds_to_old: bool = False
 
     def __str__(self) -> str:
         note = f" ({self.note})" if self.note else ""
@@ -108,6 +110,7 @@ class OptimizerTrace:
             gradients were unscaled or clipped.
         own_gradients: Whether a step was taken with other tensors than those that arrived.
         grads: Ids of the gradients when the last one arrived.
+        is_cleared: Whether the gradients of the last step were cleared.
         used: The gradients after the last step, if that was taken.
         schedules: By the class and the place of creation of a learning rate schedule, how often
             it was stepped.
@@ -126,6 +129,7 @@ class OptimizerTrace:
     arrived: object = None
     own_gradients: bool = False
     grads: set[int] = field(default_factory=set)
+    is_cleared: bool = True
     used: object = None
     schedules: dict[tuple[str, str], Frequency] = field(default_factory=dict)
     received: set[int] = field(default_factory=set)
