@@ -19,12 +19,6 @@ SCRIPT = ".py"  # how the path of a script ends
 OnCPU = Annotated[
     bool, typer.Option("--on-cpu", help="Run a script that asks for CUDA on the CPU.")
 ]
-Autocast = Annotated[
-    bool,
-    typer.Option(
-        "--autocast", help="With --on-cpu: keep fp16 autocast, which is slow."
-    ),
-]
 Steps = Annotated[
     int,
     typer.Option(metavar="N", help="End a script after N optimizer steps.", min=1),
@@ -42,7 +36,6 @@ def check_loops(
     ],
     time_limit: options.TimeLimit = None,
     on_cpu: OnCPU = False,
-    autocast: Autocast = False,
     steps: Steps = 140,
     check: options.Names = None,
     expect: options.Expect = None,
@@ -71,7 +64,6 @@ def check_loops(
                     targets[1:],
                     steps=steps,
                     on_cpu=on_cpu,
-                    autocast=autocast,
                     time_limit=time_limit or TIME_LIMIT,
                     checks=check,
                     expected=expected,

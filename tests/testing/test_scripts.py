@@ -238,6 +238,25 @@ def test_script_on_the_cpu_leaves_no_files(tmp_path):
     assert [*tmp_path.iterdir()] == [Path(script)]
 
 
+def test_script_that_casts_keeps_its_autocast(tmp_path):
+    script = write(
+        tmp_path,
+        """
+        model.cuda()
+        for _ in range(8):
+            optimizer.zero_grad()
+            with torch.autocast("cuda"):
+                loss = model(torch.ones(4, 4).half()).float().square().mean()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        """,
+    )
+    results, run = judge_script(script, on_cpu=True)
+    assert not run.error
+    assert not failures(results)
+
+
 def test_relative_path_in_a_new_folder(tmp_path):
     """The folder is made below a temporary one, and holds what the script writes; the data lies
     beside the script.

@@ -32,16 +32,18 @@ class Settings:
     """How a script is run; the fields without text are those of `run.judge_script`.
 
     Attributes:
+        autocast: Whether autocast stays on with `on_cpu`; fp16 is slow on the CPU, and some kernels
+            lack it.
         folder: Where the observation, the outcomes, and redirected files are written.
     """
 
     script: str
     arguments: tuple[str, ...]
-    folder: Path
     steps: int
     on_cpu: bool
-    autocast: bool
     time_limit: float
+    autocast: bool = False
+    folder: Path = Path()
 
 
 class Child:
@@ -60,7 +62,11 @@ class Child:
     def finish(self, ended: str, error: str = "") -> NoReturn:
         """Write what was seen, and leave without the script's own cleaning up."""
         signal.setitimer(signal.ITIMER_REAL, 0)
-        replaced = [on_cpu.REPLACED] * self.settings.on_cpu + [REDIRECTED]
+        replaced = [REDIRECTED]
+        if self.settings.on_cpu:
+            replaced.append(on_cpu.REPLACED)
+        if self.settings.on_cpu and not self.settings.autocast:
+            replaced.append(on_cpu.WITHOUT_AUTOCAST)
         observation = self.session.observation(ended, error, replaced)
         (self.settings.folder / "observation").write_bytes(pickle.dumps(observation))
         sys.stdout.flush()

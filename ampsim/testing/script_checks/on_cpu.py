@@ -16,9 +16,10 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 REPLACED = (
-    "on the CPU: CUDA devices and streams are replaced, DataParallel and DistributedDataParallel have one device, and "
-    "autocast is off without --autocast"
+    "on the CPU: CUDA devices and streams are replaced, and DataParallel and "
+    "DistributedDataParallel have one device"
 )
+WITHOUT_AUTOCAST = "on the CPU: autocast is off"
 # function of torch.cuda -> what it returns; any other one returns `Nothing`
 ANSWERS: dict[str, Any] = {
     "is_available": True,

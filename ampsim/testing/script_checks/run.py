@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,6 @@ def judge_script(
     *,
     steps: int = 140,
     on_cpu: bool = False,
-    autocast: bool = False,
     time_limit: float = TIME_LIMIT,
     checks: Collection[str] | None = None,
     expected: Mapping[str, str] | None = None,
@@ -81,7 +81,6 @@ def judge_script(
         arguments: Its command-line arguments.
         steps: Steps of an optimizer after which the script is ended; at least 1.
         on_cpu: Run a script that asks for CUDA on the CPU.
-        autocast: With `on_cpu`, keep fp16 autocast, which is slow on the CPU.
         time_limit: Seconds for the script, and a quarter of it for each repeated iteration.
         checks: Names of the checks to run; None for all.
         expected: Why a check is expected to fail, by its name.
@@ -101,17 +100,11 @@ def judge_script(
         raise ValueError(
             f"{script}: no such file; expected the path of a training script"
         )
-    with tempfile.TemporaryDirectory(prefix="ampsim-") as folder:
-        settings = Settings(
-            script=script,
-            arguments=tuple(arguments),
-            folder=Path(folder).resolve(),
-            steps=steps,
-            on_cpu=on_cpu,
-            autocast=autocast,
-            time_limit=time_limit,
-        )
-        run = observe_script(settings)
+    settings = Settings(script, tuple(arguments), steps, on_cpu, time_limit)
+    run = observe_script(settings)
+    if on_cpu and "Half" in run.error:
+        # The script casts inputs to fp16 itself, as only autocast allows.
+        run = observe_script(replace(settings, autocast=True))
     results = [*judge(run, script, wanted, expected or {})]
     if not any(result.outcome == "failed" for result in results):
         _require_enough(run, script, on_cpu=on_cpu)
@@ -120,8 +113,23 @@ def judge_script(
 
 def observe_script(settings: Settings) -> Observation:
     """Run a script in a child process."""
-    folder = settings.folder
-    path, log = folder / "settings", folder / "output"
+    with tempfile.TemporaryDirectory(prefix="ampsim-") as name:
+        folder = Path(name).resolve()
+        settings = replace(settings, folder=folder)
+        output = _run_child(settings)
+        written = folder / "observation"
+        if written.exists():
+            observation: Observation = pickle.loads(written.read_bytes())  # noqa: S301
+            return observation
+    raise ScriptError(
+        f"{settings.script}: the process of the script ended without a record; it was killed, left by os._exit, "
+        f"or replaced itself. Run the script that it starts\n{output[-TAIL:]}"
+    )
+
+
+def _run_child(settings: Settings) -> str:
+    """Run a script in a child process that leaves its record in a folder, and return its output."""
+    path, log = settings.folder / "settings", settings.folder / "output"
     path.write_bytes(pickle.dumps(settings))
     root = str(Path(__file__).resolve().parents[3])
     paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -132,15 +140,7 @@ def observe_script(settings: Settings) -> Observation:
         subprocess.run(  # noqa: S603
             command, env=environment, stdout=stream, stderr=stream, timeout=limit
         )
-    written = folder / "observation"
-    if not written.exists():
-        tail = log.read_text(errors="replace")[-TAIL:]
-        raise ScriptError(
-            f"{settings.script}: the process of the script ended without a record; it was killed, left by os._exit, "
-            f"or replaced itself. Run the script that it starts\n{tail}"
-        )
-    observation: Observation = pickle.loads(written.read_bytes())  # noqa: S301
-    return observation
+    return log.read_text(errors="replace")
 
 
 def judge(
@@ -185,8 +185,6 @@ def _require_enough(run: Observation, script: str, *, on_cpu: bool) -> None:
             if on_cpu or "CUDA" not in run.error
             else "\nTo run it on the CPU: --on-cpu"
         )
-        if on_cpu and "Half" in run.error:
-            hint = "\nFor a script that casts inputs to fp16 itself: --autocast"
         found = ", in which no check fails" if run.steps else ""
         raise ScriptError(f"{script}: {run.raised}{found}\n{run.error[-TAIL:]}{hint}")
     if run.steps and run.of_kind("scale"):

@@ -155,7 +155,7 @@ class Trials:
         """
         self.folder, self.limit = folder, limit
         self.has_started = False
-        self._starts = (AFTER, LATER)
+        self._starts: tuple[int, ...] = (AFTER, LATER)
         self.can_fork = sys.platform == "linux"
         self.redirect: Callable[[Any], Any] | None = None
         self.branch: Callable[[str], None] = lambda _: None
