@@ -16,6 +16,16 @@ if TYPE_CHECKING:
     from ampsim.testing.report import Report
 
 SCRIPT = ".py"  # how the path of a script ends
+TimeLimit = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SECONDS",
+        help="Seconds for a script, and a quarter for each repeated iteration; or of CPU time for each check of a loop. Default: 600. "
+        "For a loop, 0 sets no limit and runs in this process, for a debugger.",
+        min=0,
+        max=options.MOST,
+    ),
+]
 OnCPU = Annotated[
     bool, typer.Option("--on-cpu", help="Run a script that asks for CUDA on the CPU.")
 ]
@@ -34,7 +44,7 @@ def check_loops(
             "Loop. The module of make defines `batches`, at least 3.",
         ),
     ],
-    time_limit: options.TimeLimit = None,
+    time_limit: TimeLimit = None,
     on_cpu: OnCPU = False,
     steps: Steps = 140,
     check: options.Names = None,
@@ -46,8 +56,7 @@ def check_loops(
 
     A script runs unchanged for a few steps in a child process. One iteration is run several times from
     the same state: unchanged, at another loss scale, and with an inf in a gradient. Its files go to a
-    temporary folder. A script may take ten minutes, and a check of a loop ten minutes of CPU time. A
-    script without an enabled scaler or a step is a usage error.
+    temporary folder. A script without an enabled scaler or a step is a usage error.
 
     Example: ampsim check-loop --on-cpu train.py -- --fp16 --batch-size 4
     """

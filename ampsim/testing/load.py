@@ -34,11 +34,9 @@ def _import(name: str) -> object:
             raise ValueError(
                 f"{name}: {error}; {name} imports it, so install it in this environment"
             ) from error
-        fix = (
-            f"write {name[:-3]}:NAME"
-            if error.name[-3:] == ".py"
-            else f"run in the folder of {error.name}.py, or install it"
-        )
+        fix = f"run in the folder of {error.name}.py, or install it"
+        if name.endswith(".py") or "/" in name:
+            fix = f"write {name.removesuffix('.py').replace('/', '.')}:NAME"
         raise ValueError(f"no module {error.name!r}; {fix}") from error
     except (Exception, SystemExit) as error:
         call = traceback.extract_tb(error.__traceback__)[-1]

@@ -178,12 +178,12 @@ def find(target: str) -> Make:
     """
     found: Any = load(target)
     names = inspect.signature(found).parameters
-    if not {"device", "init_scale", "growth_interval"} <= {*names}:
+    if not {"init_scale", "growth_interval"} <= {*names}:
         return found  # type: ignore[no-any-return]
-    constants = {"device": "cpu", "init_scale": 1024.0, "growth_interval": 2}
+    values = {"device": "cpu", "init_scale": 1024.0, "growth_interval": 2}
 
     def make(group: Any) -> Any:
-        groups = {name: group for name in GROUPS if name in names}
-        return found(**constants, **groups)
+        given = values | dict.fromkeys(GROUPS, group)
+        return found(**{name: given[name] for name in given if name in names})
 
     return make

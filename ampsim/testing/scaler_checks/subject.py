@@ -142,8 +142,8 @@ class Subject:
         missing = [name for name in calls if not callable(getattr(made, name, None))]
         if missing and self.adapter is ScalerAdapter:
             raise ValueError(
-                f"{self.name}: making it returned {made!r}, without {', '.join(missing)}: expected torch's "
-                "GradScaler methods; FoundInfAdapter adapts a scaler with other methods"
+                f"{self.name}: making it returned a {type(made).__name__}, without {', '.join(missing)}: expected "
+                "the methods of torch's GradScaler; FoundInfAdapter adapts a scaler with other methods"
             )
 
 
