@@ -20,8 +20,9 @@ TimeLimit = Annotated[
     float | None,
     typer.Option(
         metavar="SECONDS",
-        help="Seconds for a script, and a quarter for each repeated iteration; or of CPU time for each check of a loop. Default: 600. "
-        "For a loop, 0 sets no limit and runs in this process, for a debugger.",
+        help="Seconds for a script, and a quarter for each repeated iteration, or of CPU time for "
+        "each check of a loop. Default: 600. For a loop, 0 sets no limit and runs in this process, "
+        "for a debugger.",
         min=0,
         max=options.MOST,
     ),
