@@ -300,7 +300,7 @@ def test_recorded_run_round_trips(tmp_path: Path) -> None:
     assert history.settings == {"growth_interval": 2000}
     assert (history.nonfinite, history.warnings) == ({0: bad}, [(1, "stands")])
     assert history.role("scale")[0].values.tolist() == [8.0, 4.0]
-    assert history.role("skips")[0].values.tolist() == [1.0, 0.0]
+    assert history.role("flag")[0].values.tolist() == [1.0, 0.0]
 
 
 def test_repeated_steps_keep_the_last(tmp_path: Path) -> None:

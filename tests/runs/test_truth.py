@@ -4,9 +4,9 @@ alarm.
 A row of `logs.jsonl` has the lines of a log and what is true of it. `file` is the log's name, where
 it matters.
 
-- `truth` is "problem", "no problem found", "no problem" (healthy, if anything can be told), "too
-  little to tell", or "nothing" (no run is in it). `also` is a verdict beside the truth that is
-  known to be given.
+- `truth` is "problem", "unhealthy" (a problem, if anything can be told), "no problem found", "no
+  problem" (healthy, if anything can be told), "too little to tell", or "nothing" (no run is in it).
+  `also` is a verdict beside the truth that is known to be given.
 - `numbers` are the finite numbers of a role. `skips` is how many steps were skipped at least.
 
 `public_logs.jsonl` names public logs and their truths, which were written down before they were
@@ -41,6 +41,7 @@ NAMES = {
 }
 REFUTED = {
     "problem": {"no problem found"},
+    "unhealthy": {"no problem found"},
     "no problem found": {"problem"},
     "no problem": {"problem"},
 }

@@ -93,6 +93,8 @@ class Evidence:
         evaluations: Losses of evaluations.
         norm: Gradient norm. If the log shows none, it is empty, as `loss` and `scale` are.
         rates: Learning rates.
+        others: Other numbers, where they are not finite.
+        troubles: Counts of what was not finite.
         scales: Loss scales, also those in sentences; `scale` is the most telling of them.
         counters: Counters of skipped steps, since the start or since the line before.
         flags: Whether the step of each record was skipped.
@@ -110,13 +112,16 @@ class Evidence:
         self.loss = next(iter(self.losses), NOTHING)
         self.norm = self._gradient_norm()
         self.rates = history.role("rate")
+        self.others, self.troubles = history.role("other"), history.role("trouble")
         scales = [*history.role("scale"), self._scales_in_events()]
         known = [series.part(~np.isnan(series.values)) for series in scales]
         self.scales = [series for series in known if len(series.finite)]
-        counts = [part for each in history.role("skips") if (part := _counts(each))]
-        self.flags = [_flag(each) for each in counts if self._is_flag(each)]
-        self.counters = [_counter(each) for each in counts if not self._is_flag(each)]
-        numbers = [*self.losses, *self.scales, *counts, self.norm]
+        counts = [_counts(each) for each in history.role("skips")]
+        flags = [*history.role("flag"), *filter(self._is_flag, counts)]
+        self.flags = [_flag(each) for each in flags]
+        counters = [each for each in counts if len(each) and not self._is_flag(each)]
+        self.counters = [_counter(each) for each in counters]
+        numbers = [*self.losses, *self.scales, *counts, *flags, self.norm]
         self.end = max(int(each.lines[-1]) if each else 0 for each in numbers)
         self.scale = max(self.scales, key=self._telling, default=NOTHING)
         main = [*self.losses, *self.scales, *self.evaluations, self.norm]
@@ -148,7 +153,9 @@ class Evidence:
 
     def _is_flag(self, counts: Series) -> bool:
         """Return whether numbers say of each record whether its step was skipped."""
-        if self.history.recorded or "overflow" in counts.name:
+        if not counts:
+            return False
+        if self.history.recorded or re.search("overflow|found_inf", counts.name):
             return True
         # A total that ends at 1 and a flag look alike; a flag falls back to 0.
         falls_back = bool((np.diff(counts.values) < 0).any())

@@ -23,6 +23,7 @@ FINDINGS: list[Callable[[Evidence], Iterator[Finding]]] = [
     loss.loss_diverged,
     loss.loss_leaped,
     loss.evaluation_not_finite,
+    loss.all_not_finite,
     program.recorded_warning,
     program.reported,
     loss.loss_sometimes_not_finite,

@@ -99,6 +99,16 @@ def _what_came_first(run: Evidence, loss: Series, row: int) -> str:
     return f" The loss scale {change} at the end."
 
 
+def all_not_finite(run: Evidence) -> Iterator[Finding]:
+    """The log shows no loss and no scale, and what it shows is NaN, whatever its name is."""
+    if run.losses or run.scales or run.evaluations:
+        return
+    others = [series for series in run.others if len(series) >= 3]
+    if len(others) >= 2 or any(len(series) >= 5 for series in others):
+        names = ", ".join(f"'{series.name}'" for series in others[:4])
+        yield at(others[0], 0, "values-not-finite", names=names)
+
+
 def loss_sometimes_not_finite(run: Evidence) -> Iterator[Finding]:
     """The loss is NaN or infinite on some records and finite afterwards."""
     for loss in run.losses:

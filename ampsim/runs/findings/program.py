@@ -48,7 +48,7 @@ def reported(run: Evidence) -> Iterator[Finding]:
     """The program reports values that are not finite, or that it updates with them."""
     for kind in filter(run.kind, REPORTS):
         events, (identifier, enough) = run.kind(kind), REPORTS[kind]
-        certain = len(events) >= enough or (not run.losses and kind == "bad-loss")
+        certain = len(events) >= enough or not run.losses
         contradicted = enough > 1 and run.finite_losses_after(events[-1].line) > 0
         if kind == "unguarded":
             contradicted = len(run.loss) < 6 or falls(run.loss.finite) > 0.05

@@ -17,8 +17,8 @@ from ampsim.runs.findings.evidence import (
     lost,
     lost_at_end,
 )
-from ampsim.runs.findings.finding import Finding, table
-from ampsim.runs.read.history import Series
+from ampsim.runs.findings.finding import Finding, number_text, table
+from ampsim.runs.read.history import NAMELESS, Series
 
 FEW = 3
 """Records below which there is no verdict."""
@@ -35,9 +35,7 @@ def doubts(run: Evidence, findings: list[Finding]) -> Iterator[str]:
     few_skips = run.counts_exactly and steps >= 20 and skipped <= 0.05 * steps
     if run.record_count < FEW and not few_skips:
         yield f"it has fewer than {FEW} records"
-    known = {line for line, _, _ in run.history.errors}
-    for alarm in (each for each in run.kind("alarm") if each.line not in known):
-        yield f"line {alarm.line} reports trouble ({alarm.text[:90]})"
+    yield from _alarms(run)
     if run.skips and not few_skips and not _goes_on(run):
         yield "it ends with skipped steps"
     if run.loss:
@@ -48,6 +46,25 @@ def doubts(run: Evidence, findings: list[Finding]) -> Iterator[str]:
         yield "no line shows that an optimizer step was taken"
     yield from _doubts_of_norm(run)
     yield from _doubts_of_scale(run)
+
+
+def _alarms(run: Evidence) -> Iterator[str]:
+    """Yield words and numbers of trouble that no finding is about."""
+    known = {line for line, _, _ in run.history.errors}
+    shown = [*run.losses, *run.scales, *run.evaluations]
+    begin = min((int(series.lines[0]) for series in shown), default=0)
+    for alarm in run.kind("alarm"):
+        if alarm.line >= begin and alarm.line not in known:  # before it are settings
+            yield f"line {alarm.line} reports trouble ({alarm.text[:90]})"
+    for series in run.others:
+        last = int(series.lines[-1])
+        is_result = "loss" in series.name and last > run.end
+        lasts = len(series) > 1 and last >= 0.8 * run.end
+        if series.name != NAMELESS and (is_result or lasts):
+            yield f"the {series.label} is not finite at the end"
+    for series in run.troubles:
+        if (series.finite > 0).any():
+            yield f"the {series.label} is {number_text(series.finite.max())}"
 
 
 def _doubts_of_loss(loss: Series) -> Iterator[str]:
@@ -83,7 +100,12 @@ def _doubts_of_scale(run: Evidence) -> Iterator[str]:
             yield "the program reports that fp16 is off, so there is no loss scale to check"
         return
     ends_skipped = bool(run.skips) and run.finite_losses_after(run.skips[-1].line) < FEW
-    if scale.values[-1] <= 1 and ends_skipped:
+    end, lowest, highest = scale.values[-1], scale.finite.min(), scale.finite.max()
+    if end <= 1 < highest:
+        yield f"the loss scale fell to {number_text(end)}"
+    elif lowest < 1 < highest:
+        yield f"the loss scale fell to {number_text(lowest)} in between"
+    if end <= 1 and ends_skipped:
         yield "steps overflow at a loss scale of 1"
     if _falls_often(scale):
         yield "the loss scale falls between many of its records"
@@ -101,7 +123,8 @@ def _steps_were_taken(run: Evidence) -> bool:
     risen = scales[1:][np.diff(scales) > 0]
     if is_halved(risen) or (is_long and has_norms):
         return True
-    if (has_norms or len(scales)) and any(falls(loss.finite) for loss in run.losses):
+    has_scale = bool((scales > 1).any())  # 1 and 0 are of a scaler that is off
+    if (has_norms or has_scale) and any(falls(loss.finite) for loss in run.losses):
         return True
     return any(map(_falls_clearly, [*run.losses, *run.evaluations]))
 

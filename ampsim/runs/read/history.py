@@ -27,6 +27,9 @@ LOWEST = -149
 """Binade of the second bin of a histogram."""
 _FLUSHED = math.log2(FP16.smallest_subnormal) - 1
 
+NAMELESS = "value"
+"""Name of a number that stands alone on its line."""
+
 Floats = npt.NDArray[np.float64]
 
 
@@ -40,7 +43,9 @@ class Series:
 
     Attributes:
         name: Name in the log, in lower case.
-        role: "scale", "loss", "norm", "skips", "rate", or "evaluation".
+        role: "scale", "loss", "norm", "skips" (counts), "flag" (1 for a skipped step), "rate",
+            "evaluation", "trouble" (counts of what is not finite), or "other" (what has another
+            name, where it is not finite).
         rank: Rank that printed the numbers; 0 if the log does not show it.
     """
 

@@ -14,8 +14,13 @@ ROLES = {
     ),
     "epoch": (r"epoch$|^ep$", r"$^"),
     "skips": (
-        r"skip|^overflow(?:[_ ]?cond)?$|^is_overflow$",
+        r"skip|^overflow(?:[_ ]?cond)?$|^is_overflow$|found_inf",
         r"layer|conn|first|file|sample|token|data|\bratio|attempt|valid|too|long|window|exam|%|frac",
+    ),
+    "trouble": (
+        r"(?:^|num_|(?:number )?of |total[_ ]|n_|has_|is_|found_|any_)"
+        r"(?:nans?|infs?|non-?finite|overflow(?:s|ed)?)(?:$|[_ ])",
+        r"norm|loss|check|detect|stop|max|min|limit|filter|\b(?:at|for|in|on)\b|(?:batch|step|iter|iteration)$|overflow_",
     ),
     "scale": (
         r"(?:^|[_ /.-])(?:(?:loss|grad|amp|fp16|cost|s)?[_ -]?scal(?:e|er|ing)(?:[_ ]?factor|\(\)|_value)?)$"
@@ -29,7 +34,7 @@ ROLES = {
         r"scale|weight|best|min",
     ),
     "loss": (
-        r"loss|(?:^|[_ /])nll$|^l$|^xent$|(?:^|[_ ])cross[_ ]?entropy$|^cost$"
+        r"loss|损失|потер|(?:^|[_ /])nll$|^l$|^xent$|(?:^|[_ ])cross[_ ]?entropy$|^cost$"
         r"|^(?:smooth_?)?l[12]$|^[gd]_(?:gan|l1|real|fake|a|b)$|^l_[a-z]",
         r"scal|weight|lambda|coef|best|min|max|time|norm|lr|count|num|std|var|delta|threshold|patience|clip|ratio"
         r"|in f|stop|aver|avg|(?<!loss_)mean|factor|alpha|beta|gamma|change|improve|prev|old|last|smooth(?!_?l1)"
@@ -42,11 +47,13 @@ ROLES = {
 }  # fmt: skip
 _ROLES = {role: (re.compile(yes), re.compile(no)) for role, (yes, no) in ROLES.items()}
 # A number whose name begins so is a summary, or belongs to an evaluation.
-ASIDE = re.compile(
+SUMMARY = re.compile(
     r"^(?:average|avg\.?|mean|best|min|max|lowest|total_time|running|smoothed|scaled|unscaled|weighted|norm|val|valid"
     r"|validation|eval|evaluation|test|dev|final|ema)(?:$|[_ /])"
 )
-_MEAN_LOSS = re.compile(r"^(?:average|avg\.?|mean)[_ ](?:train(?:ing)?[_ ])?loss$")
+_MEAN_LOSS = re.compile(
+    r"^(?:average|avg\.?|mean)[_ ](?:train(?:ing)?[_ ])?loss$|^(?:train[_ /-])?(?:ppl|perplexity)$"
+)
 # A number of no role with such a name is no loss scale, whatever its values are.
 UNRELATED = re.compile(
     r"batch|size|len|dim|hidden|width|worker|token|sample|seq|res|head|rank|world|gpu|mem|buf|step|epoch|iter|scene"
@@ -59,8 +66,10 @@ _LOGARITHM = re.compile(r"lg_|log2|log_scale|logscale")
 @lru_cache(1 << 14)
 def role_of(name: str) -> str:
     """Return the role of a name in lower case: a key of `ROLES`, or "" if it has none."""
-    if ASIDE.search(name) and not _ROLES["evaluation"][0].search(name):
-        return "mean loss" if _MEAN_LOSS.search(name) else ""
+    if _MEAN_LOSS.search(name):
+        return "mean loss"
+    if SUMMARY.search(name) and not _ROLES["evaluation"][0].search(name):
+        return ""
     for role, (yes, no) in _ROLES.items():
         if yes.search(name) and not no.search(name):
             return role
@@ -100,7 +109,7 @@ def name_before(text: str) -> str:
     if _NOT_OF_TRAINING.search(" ".join(words)):
         return ""
     while (
-        len(words) > 1 and not role_of(" ".join(words)) and not ASIDE.search(words[0])
+        len(words) > 1 and not role_of(" ".join(words)) and not SUMMARY.search(words[0])
     ):
         words = words[1:]
     name = " ".join(words).strip("#*_.`").removesuffix(" is").removesuffix(" of")
@@ -109,4 +118,4 @@ def name_before(text: str) -> str:
     nested = "{" in low[-40:] or low.rstrip(" =:").endswith(f", {name}")
     if not role_of(name) and len(parts) > 1 and nested and role_of(parts[-2]):
         return f"{parts[-2]} {name}"
-    return name if re.match(r"[a-z_$]", name) else ""
+    return name if name[:1].isalpha() or name[:1] in ("_", "$") else ""

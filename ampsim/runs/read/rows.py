@@ -61,6 +61,11 @@ class RowReader:
             self._series[key] = Series(name, role, rank)
         return self._series[key]
 
+    def has(self, name: str, rank: int = 0) -> bool:
+        """Return whether there are numbers of a name without a role; they may be loss scales."""
+        series = self._series.get((name, rank))
+        return series is not None and not series.role
+
     def note_epoch(self, line: int, epoch: float) -> None:
         """Note where the epochs of records start again; NaN for no epoch."""
         if epoch < self._epoch:
@@ -80,6 +85,8 @@ class RowReader:
             number, role = as_number(value), self._role(name)
             if number is None:
                 continue
+            if role == "skips" and str(value).lower() in _FLAGS:
+                role = "flag"
             if role == "epoch":
                 epoch = number
             elif role != "step":
@@ -111,14 +118,16 @@ class RowReader:
         for series in self._series.values():
             if not series.role and is_dynamic_scale(series.values):
                 series.role = "scale"
+            elif not series.role and lost_from(series.values):
+                series.role = "other"
             if series.role and len(series):
                 kept.append(_without_repeats(series))
         losses = [each for each in kept if each.role == "loss"]
         for series in kept:
-            if (
-                series.role == "mean loss"
-            ):  # that of an epoch counts if nothing else is printed
-                series.role = "" if losses else "loss"
+            if series.role == "mean loss":
+                # It counts if no loss is printed, or if one of those it is made of was NaN.
+                counts = not losses or np.isnan(series.values[-1])
+                series.role = "loss" if counts else ""
         begin = min((int(loss.lines[0]) for loss in losses), default=0)
         self.history.series = [
             each for each in kept if each.role and not _is_other(each, begin)
@@ -163,6 +172,11 @@ def _is_other(series: Series, begin: int) -> bool:
     return bool(are_powers_of_two(finite).mean() < 0.8 or finite.max() < 2)
 
 
+def lost_from(values: Floats) -> bool:
+    """Return whether numbers were finite and are NaN at the end."""
+    return bool(np.isfinite(values).any() and np.isnan(values[-1:]).any())
+
+
 def are_powers_of_two(values: Floats) -> Floats:
     """Return 1 for each number that is a power of two, else 0."""
     mantissas, _ = np.frexp(values)
@@ -171,12 +185,16 @@ def are_powers_of_two(values: Floats) -> Floats:
 
 def is_dynamic_scale(values: Floats) -> bool:
     """Return whether numbers behave as a dynamic loss scale: powers of two that double or halve."""
+    positive = np.flatnonzero(values)
+    values = (
+        values[: positive[-1] + 1] if len(positive) else values
+    )  # 0 after a collapse
     if len(values) < 4 or values.max() < 256 or not are_powers_of_two(values).all():
         return False
     moves = np.diff(np.log2(values))
     rises, falls = (moves > 0).mean(), (moves < 0).mean()
-    far = np.abs(moves) > 1
-    if not moves.any() or far.sum() > len(moves) // 10 or np.abs(moves).max() > 8:
+    far = moves > 1
+    if not moves.any() or far.sum() > len(moves) // 10 or moves.max() > 8:
         return False
     # A scale rises seldom; it falls often only while it searches its first value.
     return bool(rises <= 0.34 and (falls <= 0.34 or rises == 0))

@@ -14,7 +14,7 @@ from ampsim.runs.read.rows import as_number, two_to_the
 _N = r"\[?([-+]?\d[\d.]*(?:[eE][-+]?\d+)?|inf|nan)"
 # The start of a line that reports an event, and neither a condition nor a note about one.
 _TOLD = (
-    r"^(?!.*\b(?:[Ii]f|[Ww]hen(?:ever)?|[Ww]ill|[Ss]hould|[Nn]o|[Ww]ithout|[Nn]ote|[Hh]andling|[Ff]ix(?:ed|es)?"
+    r"^(?!.*\b(?:[Ii]f|[Ww]hen(?:ever)?|[Ww]ill|[Ss]hould|[Nn]o(?!\s+longer)|[Ww]ithout|[Nn]ote|[Hh]andling|[Ff]ix(?:ed|es)?"
     r"|[Bb]ug|False)\b).*?"
 )
 
@@ -81,7 +81,7 @@ def names_of(shape: str, count: int) -> list[str]:
 
 _ANY = re.compile(
     r"verflow|OVERFLOW|cale|cost-scal|Skipp|skipp|inf\b|NaN|nan|NAN|inite|invalid|fp16_enabled"
-    r"|(?i:collapsed|diverged|infs?\b)"
+    r"|(?i:collaps|diverg|explod|unstable|abort|no longer finite|infs?\b)|溢出|发散"
 )
 _RANK = re.compile(r"\b[Rr]ank[ :=_]?(\d+)|rank(\d+)\]")
 _DIGITS = re.compile(r"[\d.,:-]+|\brank\b", re.IGNORECASE)

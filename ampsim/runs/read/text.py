@@ -18,8 +18,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from ampsim.runs.read.error_texts import error_id_in
-from ampsim.runs.read.history import MOST_EVENTS, History, Series
-from ampsim.runs.read.names import UNRELATED, is_logarithm, name_before, role_of
+from ampsim.runs.read.history import MOST_EVENTS, NAMELESS, History, Series
+from ampsim.runs.read.names import (
+    UNRELATED,
+    is_logarithm,
+    name_before,
+    role_of,
+)
 from ampsim.runs.read.rows import RowReader, as_number, two_to_the
 from ampsim.runs.read.sentences import EventReader, Sentence, names_of, sentence_in
 
@@ -41,6 +46,10 @@ _RANK = re.compile(r"\[(?:rank|default|Rank)[ _]?(\d+)\]|^\W*[Rr]ank[ =:_]?(\d+)
 _TENSOR = re.compile(
     r"(?:Tensor\(shape=\[\d?\], dtype=\w+, (?:value= ?)?\[?|(?:tensor|[Aa]rray|np\.float\d+)\(\[?)\s*([-+\w.]+)[^()]*\)"
 )
+_NOT_FINITE = re.compile(
+    r"-?nan\(\w+\)|-?1\.#[A-Z]+|(?<=\s)\.nan|(?<=loss\": )null", re.IGNORECASE
+)
+"""How C, older Windows, YAML, and JSON print NaN."""
 _DIGITS = b"0123456789.+- \t"
 _VARIES = re.compile(r"(?:\\?[0-9.+\-])+|(?:\\?[ \t])+")
 """What differs between the lines of one key, in an escaped pattern: a number, or spaces."""
@@ -48,7 +57,7 @@ _SAMPLES = re.compile(r"(?<=\[)\d+/\d+ \(\d+%")
 """Samples of an epoch, as in the "[640/60000 (1%)]" of torch's examples; no steps."""
 _HEADING = re.compile(r"^\W*epoch\W*\d+(?:\W+\d+)?\W*$", re.IGNORECASE)
 _OF_A_RUN = re.compile(
-    r"loss|epoch|scal|norm|skip|overflow|inf|nan|grad|\blr\b|\bls\b|amp|rate|step|iter|xent|entropy|cost|nll|\bl\b|inite|invalid|fp16|collapsed|diverged",
+    r"loss|epoch|scal|norm|skip|overflow|inf|nan|grad|\blr\b|\bls\b|amp|rate|step|iter|xent|entropy|cost|nll|\bl\b|inite|invalid|fp16|collaps|diverg|explod|unstable|abort|溢出|发散|损失|потер",
     re.IGNORECASE,
 )
 _HELD_OUT = re.compile(
@@ -73,7 +82,7 @@ _LOSS = re.compile(
     re.IGNORECASE,
 )
 _IS_SKIPPED = re.compile(
-    r"skipped|overflow|^skip$|(?:is|was|step|update)[_ ]skip|skip[_ ](?:step|update)"
+    r"skipped|overflow|found_inf|^skip$|(?:is|was|step|update)[_ ]skip|skip[_ ](?:step|update)"
 )
 """Name of a flag that says whether a step was skipped; others with "skip" are options."""
 
@@ -100,6 +109,7 @@ class Plan:
     ]  # of "step", "epoch", "rank", and what they count to: "total", "epochs"
     sentence: Sentence | None
     error: str
+    is_record: bool  # with a number of the run
     is_row: bool  # of a table whose header names the columns
     is_prose: bool  # which is of a run only if it comes again
     is_heading: bool  # of an epoch
@@ -155,14 +165,25 @@ def _wholes(holes: list[_Hole], marks: dict[str, int]) -> dict[str, int]:
 
 
 def _role_in(
-    text: str, hole: _Hole, name: str, *, held_out: bool
+    text: str, hole: _Hole, name: str, *, held_out: bool, is_candidate: bool
 ) -> tuple[str, str] | None:
-    """Return the name and the role of a number; None if the number is not kept."""
+    """Return the name and the role of a number; None if the number is not kept.
+
+    A candidate has a name whose other numbers may be loss scales.
+    """
     role = role_of(name)
     is_flag = hole.text.lower() in ("true", "false")
-    if is_flag and not (role == "skips" and _IS_SKIPPED.search(name)):
+    if is_flag and role == "skips" and _IS_SKIPPED.search(name):
+        return name, "flag"
+    if is_flag and role != "trouble":
         return None
-    if not (role or _may_be_scale(name, hole, text)):
+    is_setting = hole.text[-1] not in "nN" and UNRELATED.search(
+        name
+    )  # a maximum of inf
+    if not role and _is_lost(hole) and not is_setting and (name or _is_bare(text)):
+        return name or NAMELESS, "other"
+    least = 0.0 if is_candidate else 2.0
+    if not (role or _may_be_scale(name, hole, text, least)):
         return None
     if held_out and role == "loss":
         return f"evaluation {name}", "evaluation"
@@ -200,6 +221,8 @@ class TextReader:
     def _line(self, number: int, text: str) -> None:
         if any(word in text for word in ("ensor(", "rray(", "np.float")):
             text = _TENSOR.sub(r"\1", text)
+        if "#" in text or "nan(" in text or ".nan" in text or "null" in text:
+            text = _NOT_FINITE.sub("nan", text)
         key = text.encode(errors="replace").translate(None, _DIGITS)
         if key not in self._plans:
             if len(self._plans) >= MOST_PLANS:
@@ -253,7 +276,7 @@ class TextReader:
             self._epoch = epoch
         elif math.isnan(epoch):
             epoch = self._epoch
-        if plan.columns:
+        if plan.is_record:
             self._rows.note_epoch(number, epoch)
         return self._rows.counter.count(step, epoch, total, epochs)
 
@@ -271,12 +294,15 @@ class TextReader:
         if not (holes or sentence or error) and self._is_header(text):
             return None
         columns, marks = self._columns(text, holes)
-        if (
-            sentence is not None and sentence.groups
-        ):  # the scale of a sentence is in its event
+        if sentence and sentence.kind == "alarm" and _are_told(columns, text):
+            sentence = None
+        if sentence and sentence.groups:  # the scale of a sentence is in its event
             columns = [column for column in columns if column.role in ("loss", "norm")]
         is_row = bool(self._header) and len(self._cells(text)) == len(self._header)
-        is_row = is_row and not any(column.role for column in columns)
+        is_record = any(column.role != "other" for column in columns)
+        is_row = is_row and not any(
+            column.role not in ("", "other") for column in columns
+        )
         is_heading = _HEADING.search(text) is not None
         if not (columns or sentence or error or is_row or is_heading):
             return None
@@ -295,6 +321,7 @@ class TextReader:
             groups,
             sentence,
             error,
+            is_record,
             is_row,
             len(_PROSE.findall(text)) >= max(2, len(holes)),
             is_heading,
@@ -317,9 +344,17 @@ class TextReader:
         given = names_of(shape, len(holes))
         columns, marks = dict[str, Column](), dict[str, int]()
         steps: dict[int, int] = {}  # how well a number fits as the step -> its place
-        held_out, indexed = bool(_SETTINGS.search(text)), ""
+        held_out = bool(_SETTINGS.search(text))
+        name = indexed = counted = ""
         for at, hole in enumerate(holes):
-            name = given[at] if given else name_before(hole.before)
+            before = counted + hole.before
+            last, name = name, given[at] if given else name_before(before)
+            is_value = role_of(name) or before.rstrip()[-1:] in ("=", ":")
+            is_word = hole.text[0] in "nNiI" and not (is_value or _is_lost(hole))
+            # The name of the 3 in "nan batches: 3", and of the NaN in "loss 2.1 (nan)".
+            counted = f"{before}{hole.text}" if is_word else ""
+            if not name and hole.before.strip() == "(" and role_of(last) == "loss":
+                name = f"running {last}"
             if not name and _is_lost(hole) and _LOSS.search(text[: hole.start]):
                 name = "loss"  # such as "Loss at step 30: nan"
             held_out = held_out or _is_held_out(hole)
@@ -327,7 +362,11 @@ class TextReader:
                 steps[2], indexed = hole.start, name  # such as that of loss[120]: 2.3
             elif not _mark(text, hole, name, marks, steps):
                 name = name or indexed
-                kept = _role_in(text, hole, name, held_out=held_out)
+                candidate = self._rows.has(name)
+                kept = _role_in(
+                    text, hole, name, held_out=held_out, is_candidate=candidate
+                )
+                name = name or (kept or ("",))[0]
                 if kept and name != "_" and name not in columns:
                     columns[name] = Column(hole.start, *kept, is_logarithm(name))
         if steps:
@@ -401,13 +440,22 @@ def _number(match: re.Match[str], plan: Plan, mark: str) -> float:
 
 
 def _is_lost(hole: _Hole) -> bool:
-    """Return whether a number is printed as NaN or inf; "nan" in front of a word is none."""
-    return hole.text[0] in "nNiI" and not hole.after.strip()[:1].isalpha()
+    """Return whether a number is printed as NaN or inf; "nan" in front of a sentence is none."""
+    is_word = re.match(r"\s+[^\W\d]+(?:\s+[^\W\d]|\s*[:=])", hole.after)
+    return hole.text[0] in "nNiI" and not is_word
 
 
-def _may_be_scale(name: str, hole: _Hole, text: str) -> bool:
-    """Return whether a number without a role may be a loss scale: a power of two of at least 2, and
-    no argument.
+def _are_told(columns: list[Column], text: str) -> bool:
+    """Return whether the numbers of a line tell more of the run than its words."""
+    return any(
+        column.role in ("loss", "norm", "evaluation") or text[column.group].isdigit()
+        for column in columns
+    )
+
+
+def _may_be_scale(name: str, hole: _Hole, text: str, least: float) -> bool:
+    """Return whether a number without a role may be a loss scale: a power of two, or 0 after a
+    collapse, and no argument.
     """
     if (
         UNRELATED.search(name)
@@ -416,7 +464,7 @@ def _may_be_scale(name: str, hole: _Hole, text: str) -> bool:
     ):
         return False
     value = as_number(hole.text)
-    return value is not None and value >= 2 and math.frexp(value)[0] == 0.5
+    return value is not None and value >= least and math.frexp(value)[0] in (0.0, 0.5)
 
 
 def _is_bare(text: str) -> bool:
