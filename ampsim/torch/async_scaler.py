@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ampsim.core import machine, refusals
+from ampsim.core import refusals
 from ampsim.core.machine import State
 from ampsim.core.pipeline import WouldBlockError
 from ampsim.core.validation import as_int
@@ -498,8 +498,16 @@ class AsyncGradScaler:
         Returns:
             Function that ends the notifications.
         """
-        self._shared.change(AsyncState.add_observer, observer)
-        return partial(self._shared.change, AsyncState.remove_observer, observer)
+
+        def add(state: AsyncState) -> AsyncState:
+            return state.replace(observers=(*state.observers, observer))
+
+        def remove(state: AsyncState) -> AsyncState:
+            others = tuple(one for one in state.observers if one is not observer)
+            return state.replace(observers=others)
+
+        self._shared.change(add)
+        return partial(self._shared.change, remove)
 
     # -------------------------------------------------------------------------------------- updates
 
@@ -577,26 +585,11 @@ class AsyncGradScaler:
     def _finish(
         self, ticket: Ticket, value: float | None, synchronous: bool, token: object
     ) -> None:
-        while True:
-            # The new version is made without the lock: it may wait for a device. If another step of
-            # the iteration ends meanwhile, `apply` changes nothing, and the version is made again.
-            with suppress(WithdrawnError):
-                state = self._shared.value
-                ended = state.ending(ticket, token)
-                flags = [flag for record in ended.records for flag in record.flags]
-                if value is not None:
-                    made = machine.override(state.rule, state.newest, value)
-                elif flags:
-                    made = machine.update(state.rule, state.newest, any(flags))
-                else:
-                    raise refusals.NOTHING_CHECKED_AT_ALL.error()
-                state = self._shared.change(
-                    AsyncState.apply, ended, token, made, synchronous=synchronous
-                )
-                if state.applied <= ticket.index:
-                    continue
-                self._notify_closed(ticket, ended.records)
-            return
+        with suppress(WithdrawnError):
+            state = self._shared.change(
+                AsyncState.update, ticket, token, value, synchronous=synchronous
+            )
+            self._notify_closed(ticket, state.last_steps)
 
     def _notify_closed(self, ticket: Ticket, records: tuple[StepRecord, ...]) -> None:
         for observer in self._shared.value.observers:
@@ -735,9 +728,10 @@ class AsyncGradScaler:
     def _set_constant(self, name: str, value: float) -> None:
         self._shared.value.rule.replace(**{name: value})  # raises on this thread
 
-        def work() -> None:
-            self._shared.change(AsyncState.set_constant, name, value)
+        def change(state: AsyncState) -> AsyncState:
+            return state.replace(rule=state.rule.replace(**{name: value}))
 
+        work = partial(self._shared.change, change)
         if self._runs_steps() or not self._enabled:
             work()
         else:
@@ -853,14 +847,13 @@ def _check_order(device: torch.device) -> None:
 def _launch_function(executor: Any) -> Launch | None:
     """Return the function that runs another one on the thread of an executor."""
     workers = getattr(executor, "_max_workers", 1)
-    if isinstance(executor, Executor) and workers != 1:
+    if workers != 1:
         raise ValueError(
             f"executor with {workers} workers: expected one, which runs all jobs in order; pass "
             "ThreadPoolExecutor(1)"
         )
-    if isinstance(executor, OptimizerThread):
-        return executor.launch
-    return executor.submit if isinstance(executor, Executor) else executor
+    submit = getattr(executor, "submit", executor)
+    return getattr(executor, "launch", submit)  # type: ignore[no-any-return]
 
 
 def _flags(found_inf: unscale.FoundInf) -> tuple[Flag, ...]:

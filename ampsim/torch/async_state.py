@@ -14,7 +14,7 @@ The life of an iteration::
     hold       a call takes one optimizer of the iteration; a second call raises
     complete   the call ends with the optimizer's next stage and the flags found in its gradients
     request    an update is sent to the optimizer's thread; without one this event is missing
-    apply      the update publishes the next version, and the iteration is over
+    update     the update publishes the next version, and the iteration is over
 
 An interrupt may strike between any two bytecodes. Each event is one assignment, so an interrupt
 strikes before or after it. Only the end of a `Call` must not be lost, so that is an attribute of
@@ -25,7 +25,8 @@ import enum
 from dataclasses import dataclass
 from typing import Any
 
-from ampsim.core.machine import State
+from ampsim.core import machine, refusals
+from ampsim.core.machine import Rule, State
 from ampsim.core.pipeline import WouldBlockError, check_turn
 
 
@@ -128,7 +129,7 @@ class AsyncState:
     Attributes:
         rule: Constants of the scaler.
         depth: Number of updates by which the scale may lag.
-        versions: The newest versions, as far back as a ticket or a checkpoint may need.
+        versions: The newest versions, at most depth + 1.
         applied: Number of updates applied; also the index of the oldest iteration in flight.
         iterations: Iterations in flight, oldest first.
         requests: One token per update on its way; these updates belong to the oldest iterations.
@@ -140,7 +141,7 @@ class AsyncState:
         closed: Why the scaler takes no more work; None while it does.
     """
 
-    rule: Any
+    rule: Rule
     depth: int
     versions: tuple[State, ...]
     applied: int = 0
@@ -328,7 +329,7 @@ class AsyncState:
             return self
         return self.replace(requests=self.requests[: self.requests.index(token)])
 
-    def ending(self, ticket: Ticket, token: object = None) -> Iteration:
+    def _ending(self, ticket: Ticket, token: object = None) -> Iteration:
         """Return the iteration that an update ends; RuntimeError if it is not its turn."""
         self.check_open()
         if token is not None and token not in self.requests:
@@ -347,34 +348,51 @@ class AsyncState:
             )
         return iteration
 
-    def apply(
-        self, ended: Iteration, token: object, made: State, *, synchronous: bool = False
+    def update(
+        self,
+        ticket: Ticket,
+        token: object = None,
+        new_scale: float | None = None,
+        *,
+        synchronous: bool = False,
     ) -> "AsyncState":
-        """Publish the version that an update made from `ended`.
+        """End an iteration, and publish the version after it.
 
-        Returns this state if the iteration has changed since.
+        Args:
+            ticket: Ticket of the iteration.
+            token: Token of the request, if the update was sent to another thread.
+            new_scale: Scale to set; None updates the scale by the flags of the iteration.
+            synchronous: Whether later tickets use no older version.
+
+        Returns:
+            The state after the update.
+
+        Raises:
+            AssertionError: If no gradient was checked in the iteration, as in torch.
+            RuntimeError: If it is not the ticket's turn, or a call works on its gradients.
+            WithdrawnError: If the request was withdrawn.
         """
-        if self.ending(ended.ticket, token) is not ended:
-            return self
+        ended = self._ending(ticket, token)
+        flags = [flag for record in ended.records for flag in record.flags]
+        if new_scale is not None:
+            made = machine.override(self.rule, self.newest, new_scale)
+        elif flags:
+            # A flag that no step has read waits for its device, here with the lock held.
+            made = machine.update(self.rule, self.newest, any(flags))
+        else:
+            raise refusals.NOTHING_CHECKED_AT_ALL.error()
         applied = self.applied + 1
-        left = self.iterations[1:]
-        floor = applied if synchronous else self.floor
-        # Kept is what the next ticket uses, and what a checkpoint of the oldest iteration in flight
-        # needs.
-        oldest = max(0, self.begun - self.depth, floor)
-        if left:
-            oldest = min(oldest, left[0].ticket.version)
-        kept = max(1, applied - oldest + 1)
+        # No ticket lags by more than `depth`, so no older version is needed.
         return self.replace(
-            versions=(*self.versions, made)[-kept:],
+            versions=(*self.versions, made)[-(self.depth + 1) :],
             applied=applied,
-            iterations=left,
+            iterations=self.iterations[1:],
             requests=self.requests[1:],
-            floor=floor,
+            floor=applied if synchronous else self.floor,
             last_steps=ended.records,
         )
 
-    def load(self, rule: Any, versions: tuple[State, ...]) -> "AsyncState":
+    def load(self, rule: Rule, versions: tuple[State, ...]) -> "AsyncState":
         """Start again from the versions of a checkpoint. Iterations in flight are void."""
         self.check_open()
         return AsyncState(
@@ -384,20 +402,6 @@ class AsyncState:
             applied=len(versions) - 1,
             is_started=self.is_started,
             observers=self.observers,
-        )
-
-    def set_constant(self, name: str, value: float) -> "AsyncState":
-        """Set a constant of the rule for the updates to come."""
-        return self.replace(rule=self.rule.replace(**{name: value}))
-
-    def add_observer(self, observer: object) -> "AsyncState":
-        """Notify another observer from now on."""
-        return self.replace(observers=(*self.observers, observer))
-
-    def remove_observer(self, observer: object) -> "AsyncState":
-        """No longer notify an observer."""
-        return self.replace(
-            observers=tuple(one for one in self.observers if one is not observer)
         )
 
     def close(self, cause: BaseException) -> "AsyncState":

@@ -29,7 +29,6 @@ from ampsim.core.policies import Policy
 from ampsim.core.validation import check_choice
 from ampsim.torch import fused
 from ampsim.torch.bounds import (
-    CONSTANTS,
     SMALLEST_NORMAL,
     bounds_of,
     check_max_norm,
@@ -92,13 +91,13 @@ class GradScaler(torch.amp.GradScaler):
         allow_fp16: Whether to unscale float16 gradients instead of raising.
         group: Process group of torch.distributed, or "world". One asynchronous all-reduce per
             optimizer and iteration computes the largest flag. All ranks must make the same calls in
-            the same order, including this one; a missing step raises on all ranks. Tested with
-            gloo.
+            the same order, with equal constants: a missing step or another scale raises on all
+            ranks. Tested with gloo.
 
     Raises:
         AssertionError: With torch's text, if growth_factor <= 1 or backoff_factor >= 1.
         TypeError: If a constant is no number, or `policy` no policy.
-        ValueError: If a constant or a bound is out of range, or differs between ranks.
+        ValueError: If a constant or a bound is out of range.
 
     Note:
         It differs from torch's class as follows:
@@ -167,7 +166,6 @@ class GradScaler(torch.amp.GradScaler):
         self._allow_fp16 = allow_fp16
         self._ranks = None if group is None else Ranks(group, str(device))
         self._begin_process()
-        self._check_ranks()
 
     def _begin_process(self) -> None:
         """Start without what belongs to one process or one iteration."""
@@ -180,17 +178,6 @@ class GradScaler(torch.amp.GradScaler):
         self._is_unread = False
         self._last_states: States = {}  # of the iteration before the last update()
         self._stepped_states: States = {}  # of the iteration of the last step()
-
-    def _check_ranks(self) -> None:
-        if self._ranks is None:
-            return
-        values: dict[str, object] = {"enabled": self._enabled}
-        for name in (*CONSTANTS, "init_scale", "min_scale", "max_scale"):
-            values[name] = getattr(self._rule, name)
-        values["on_min_scale"] = self._on_min_scale
-        values["check_at_step"] = self._checks_at_step
-        values["policy"] = self._policy and self._policy.policy
-        self._ranks.check_equal("GradScaler()", values)
 
     # ------------------------------------------------------------------------------ scale
 
@@ -366,7 +353,8 @@ class GradScaler(torch.amp.GradScaler):
         if self._ranks is not None and not sums:
             groups = self._ranks.own_part(groups)
         if self._policy is not None:
-            state["largest"] = self._policy.largest(groups, self._get_scale_async())
+            scale: Any = self._get_scale_async()
+            state["largest"] = self._policy.largest(groups, scale)
         return groups
 
     def _divide_and_clip(
@@ -381,9 +369,10 @@ class GradScaler(torch.amp.GradScaler):
         groups = self._scaled_groups(optimizer, folds or allow_fp16, sums=True)
         state = self._per_optimizer_states[id(optimizer)]
         below_one = self._may_be_below_one()
+        scale: Any = self._get_scale_async()
         state["norm"], found, divisor = unscale_and_clip_(
             groups,
-            self._get_scale_async(),
+            scale,
             state["max_norm"],
             folds=folds,
             may_be_below_one=below_one,
@@ -427,7 +416,8 @@ class GradScaler(torch.amp.GradScaler):
         assert self._ranks is not None  # noqa: S101
         state = self._per_optimizer_states[id(optimizer)]
         flags = [*state["found_inf_per_device"].values()]
-        seen = self._iteration, flags, state.get("largest")
+        scale: Any = self._get_scale_async()
+        seen = self._iteration, scale, flags, state.get("largest")
         begin = functools.partial(self._ranks.begin, optimizer, *seen)
         # A call that fails here fails again at the next look.
         state["join"] = lambda: begin()()
@@ -451,7 +441,8 @@ class GradScaler(torch.amp.GradScaler):
         found: dict[torch.device, Tensor] = state["found_inf_per_device"]
         if len(found) == 1:
             return next(iter(found.values()))
-        home = next(iter(found), self._get_scale_async().device)
+        scale: Any = self._get_scale_async()
+        home = next(iter(found), scale.device)
         flag = largest_flag(found.values(), home)
         state["found_inf_per_device"] = {home: flag}
         return flag
@@ -703,7 +694,7 @@ class GradScaler(torch.amp.GradScaler):
         """Load a state dict of this class or of torch's. A call that raises changes nothing.
 
         Args:
-            state_dict: Result of `state_dict`. With a group, all ranks must load equal dicts.
+            state_dict: Result of `state_dict`. With a group, load equal dicts on all ranks.
 
         Raises:
             KeyError: If a key is missing.
@@ -715,8 +706,6 @@ class GradScaler(torch.amp.GradScaler):
             return
         if state_dict:
             state_dict, _ = check_state_dict(state_dict, self._rule)
-            if self._ranks is not None:
-                self._ranks.check_equal("load_state_dict", state_dict)
             if self._policy is not None:
                 self._policy.load_state_dict(state_dict)
         if self._loss_scale is None and self._scale is not None:

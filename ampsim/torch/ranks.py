@@ -22,9 +22,10 @@ class Ranks:
     """The ranks of a group, with one scaler each.
 
     Collectives assume that all ranks make the same calls in the same order. Each all-reduce also
-    carries an iteration and the number of an optimizer, counted in the order in which a rank first
-    used them. If these differ between ranks, all ranks raise. On a device the error comes with a
-    later call, because this one does not wait; the step of this call is skipped on all ranks.
+    carries keys: the iteration, the number of an optimizer, counted in the order in which a rank
+    first used them, and the loss scale. If these differ between ranks, all ranks raise. On a device
+    the error comes with a later call, because this one does not wait; the step of this call is
+    skipped on all ranks.
     """
 
     def __init__(self, group: Any, device: str) -> None:
@@ -46,25 +47,11 @@ class Ranks:
         # Keys on their way to the host, each with an event behind its copy.
         self._arriving: list[tuple[Tensor, torch.Event | None]] = []
 
-    def check_equal(self, call: str, values: dict[str, object]) -> None:
-        """Raise ValueError on all ranks if a named value differs between ranks."""
-        shown = {name: repr(value) for name, value in values.items()}
-        everyone: list[Any] = [None] * len(self._members)
-        with _missing(call):
-            dist.all_gather_object(everyone, shown, self._group)
-        for name in sorted(set().union(*everyone)):
-            ours = [one.get(name) for one in everyone]
-            if len(set(ours)) > 1:
-                by_rank = [f"{name}={v} on rank {i}" for i, v in enumerate(ours)]
-                raise ValueError(
-                    f"{call} with {', '.join(by_rank)}: expected equal values on all ranks of the "
-                    "group"
-                )
-
     def begin(
         self,
         optimizer: Optimizer,
-        key: int,
+        iteration: int,
+        scale: Tensor,
         flags: list[Tensor],
         amax: Tensor | None = None,
     ) -> Callable[[], Joined]:
@@ -72,7 +59,8 @@ class Ranks:
 
         Args:
             optimizer: Optimizer whose gradients were checked.
-            key: Number of the iteration, equal on all ranks.
+            iteration: Number of the iteration.
+            scale: Loss scale of the iteration, shape ().
             flags: Flags of this rank, each of shape (); may be empty.
             amax: Largest unscaled gradient of this rank, shape (), for a policy.
 
@@ -83,21 +71,22 @@ class Ranks:
             RuntimeError: If another rank made other calls, or does not come.
         """
         self._raise_arrived()
-        number = self._number(optimizer)
-        # A MAX of the keys and of the negated keys shows whether all ranks have the same.
-        numbers = [key, number, -key, -number, 0, 0]
-        sent = torch.tensor(numbers, dtype=torch.float64, device=self._device)
-        sent[4] = largest_flag(flags, sent.device)
+        # A MAX of these and of their negatives shows whether all ranks have the same.
+        keys = [iteration, self._number(optimizer), 0]
+        sent = torch.tensor([*keys, *keys, 0, 0]).to(self._device, torch.float64)
+        sent[2] = scale
+        sent[3:6] = -sent[:3]
+        sent[6] = largest_flag(flags, sent.device)
         if amax is not None:
-            sent[5] = amax.to(sent.device).double().nan_to_num(torch.inf, torch.inf)
+            sent[7] = amax.to(sent.device).double().nan_to_num(torch.inf, torch.inf)
         with _missing("found_inf"):
             work = dist.all_reduce(sent, dist.ReduceOp.MAX, self._group, async_op=True)
 
         def joined() -> Joined:
             with _missing("found_inf"):
                 work.wait()
-            differ = self._compare(sent[:4])
-            return torch.maximum(sent[4], differ).float(), sent[5]
+            differ = self._compare(sent[:6])
+            return torch.maximum(sent[6], differ).float(), sent[7]
 
         return joined
 
@@ -117,7 +106,7 @@ class Ranks:
             on_host = torch.empty(keys.shape, dtype=keys.dtype, pin_memory=True)
             on_host.copy_(keys, non_blocking=True)
             self._arriving.append((on_host, record_event(keys.device)))
-        return (keys[:2] != -keys[2:]).any().double()
+        return (keys[:3] != -keys[3:]).any().double()
 
     def _raise_arrived(self) -> None:
         while self._arriving:
@@ -143,14 +132,15 @@ class Ranks:
 
 
 def _check_equal_keys(keys: Tensor) -> None:
-    """Raise RuntimeError unless the largest iteration and number are the smallest too."""
-    iteration, number, first_iteration, first_number = keys.abs().int().tolist()
-    if (iteration, number) != (first_iteration, first_number):
+    """Raise RuntimeError unless the largest of each key is the smallest too."""
+    highest, lowest = keys[:3].tolist(), keys[3:].neg().tolist()
+    if highest != lowest:
         raise RuntimeError(
-            f"the ranks did not agree on found_inf: they are at iterations {first_iteration} to "
-            f"{iteration} and optimizers {first_number} to {number}, counted from 0 in the order "
-            "in which a rank first used them: expected the same calls in the same order; step each "
-            "optimizer on all ranks, one without gradients too"
+            "the ranks did not agree on found_inf: they are at iterations "
+            f"{lowest[0]:.0f} to {highest[0]:.0f}, optimizers {lowest[1]:.0f} to {highest[1]:.0f}, "
+            "counted from 0 in the order in which a rank first used them, and scales "
+            f"{lowest[2]} to {highest[2]}: expected the same calls in the same order, with equal "
+            "constants; step each optimizer on all ranks, one without gradients too"
         )
 
 

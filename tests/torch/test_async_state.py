@@ -1,5 +1,7 @@
 """The transitions of `AsyncState`, without tensors and threads, against `ampsim.core.pipeline`."""
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,10 +18,24 @@ from ampsim.torch.async_state import (
     WithdrawnError,
 )
 
+RULE = Rule(1.0, growth_interval=1)
 
-def started(depth, version=0):
-    """Return a state whose versions are numbers: version j is the integer j."""
-    return AsyncState(None, depth, (version,))
+
+def started(depth):
+    """Return a state whose versions are numbered: version j has the scale 2^j."""
+    return AsyncState(RULE, depth, (RULE.init(),))
+
+
+def updated(state, **options):
+    """Update the oldest iteration, which doubles the scale."""
+    (token,) = state.requests[:1] or (None,)
+    doubled = 2 * state.newest.scale
+    return state.update(state.iterations[0].ticket, token, doubled, **options)
+
+
+def number(version):
+    """Return the number of a version."""
+    return int(math.log2(version.scale))
 
 
 def tickets(state):
@@ -60,13 +76,11 @@ def test_events_match_pure_pipeline(depth, interval, events):
                 new_scale=new_scale,
                 synchronous=synchronous,
             )
-            if new_scale is None:
-                made = machine.update(rule, state.newest, outcome)
-            else:
-                made = machine.override(rule, state.newest, new_scale)
-            state = state.apply(
-                state.iterations[0], None, made, synchronous=synchronous
-            )
+            ticket = tickets(state)[0]
+            state = state.hold(ticket, "optimizer", call := Call())
+            state = state.complete(ticket, call, Stage.STEPPED, (outcome,))
+            call.is_over = True
+            state = state.update(ticket, None, new_scale, synchronous=synchronous)
     assert (state.applied, state.begun) == (model.applied, len(model.carried))
     assert state.versions == model.versions[-len(state.versions) :]
     assert [ticket.version for ticket in begun] == list(model.carried)
@@ -124,19 +138,17 @@ class Actor:
     def cancel_request(self):
         return self.state.cancel_request(self.draw(self.tokens))
 
-    def apply(self):
+    def update(self):
         token = self.draw([None, *self.state.requests[:1]])
-        ended = self.state.ending(self.draw(self.tickets), token)
-        made = self.state.newest + 1
-        return self.state.apply(
-            ended, token, made, synchronous=self.draw([True, False])
-        )
+        ticket, doubled = self.draw(self.tickets), 2 * self.state.newest.scale
+        synchronous = self.draw([True, False])
+        return self.state.update(ticket, token, doubled, synchronous=synchronous)
 
     def withdraw(self):
         return self.state.withdraw(self.draw(self.tickets).key)
 
     EVENTS = (
-        begin, hold, complete, interrupt, forget_broken, request, cancel_request, apply, withdraw,
+        begin, hold, complete, interrupt, forget_broken, request, cancel_request, update, withdraw,
     )  # fmt: skip
 
 
@@ -162,16 +174,16 @@ def check_invariants(before, state):
     assert len(indices) <= state.depth + 1
     assert len(state.requests) <= len(indices)
     assert state.applied in (before.applied, before.applied + 1)
-    # Version j is the integer j, so a version in a wrong place shows.
     newest = range(state.applied - len(state.versions) + 1, state.applied + 1)
-    assert state.versions == tuple(newest)
+    assert [*map(number, state.versions)] == [*newest]
     carried = [ticket.version for ticket in tickets(state)]
     assert carried == sorted(carried)
     for ticket in tickets(state):
-        assert ticket.value == ticket.version >= ticket.index - state.depth
+        assert number(ticket.value) == ticket.version >= ticket.index - state.depth
     # A checkpoint holds what the oldest iteration in flight uses, and all that came after.
-    assert state.saved_versions()[-1] == state.applied
-    assert state.saved_versions()[0] == (carried[0] if carried else state.next_version)
+    saved = [*map(number, state.saved_versions())]
+    assert saved[-1] == state.applied
+    assert saved[0] == (carried[0] if carried else state.next_version)
 
 
 def test_saved_versions_repeat_lost_iterations():
@@ -179,10 +191,10 @@ def test_saved_versions_repeat_lost_iterations():
     for key in range(3):
         state = state.begin(key)
     for _ in range(2):
-        state = state.apply(state.iterations[0], None, state.newest + 1)
+        state = updated(state)
         state = state.begin(9)
     lost = [ticket.value for ticket in tickets(state)]
-    resumed = started(2).load(None, state.saved_versions())
+    resumed = started(2).load(RULE, state.saved_versions())
     for key in range(3):
         resumed = resumed.begin(key)
     assert [ticket.value for ticket in tickets(resumed)] == lost
@@ -190,8 +202,8 @@ def test_saved_versions_repeat_lost_iterations():
 
 def test_withdrawn_ticket_begins_again_equally():
     state = started(1).begin(1).begin(2)
-    state = state.apply(state.iterations[0], None, 1).withdraw(2).begin(3)
-    assert [ticket.value for ticket in tickets(state)] == [0]
+    state = updated(state).withdraw(2).begin(3)
+    assert [number(ticket.value) for ticket in tickets(state)] == [0]
 
 
 def test_one_call_holds_an_optimizer():
@@ -201,7 +213,7 @@ def test_one_call_holds_an_optimizer():
     with pytest.raises(RuntimeError, match="another call works on this"):
         state.hold(ticket, "a", Call())
     with pytest.raises(RuntimeError, match="while a call works on its gradients"):
-        state.ending(ticket)
+        state.update(ticket)
     call.is_over = True
     state.hold(ticket, "a", Call())
 
@@ -216,16 +228,6 @@ def test_interrupted_call_needs_new_gradients():
     state.forget_broken(ticket).hold(ticket, "a", Call())
 
 
-def test_apply_sees_late_step():
-    state = started(0).begin(1)
-    (ticket,) = tickets(state)
-    ended, call = state.ending(ticket), Call()
-    late = state.hold(ticket, "a", call)
-    call.is_over = True
-    assert late.apply(ended, None, 1) is late  # the update must look again
-    assert late.apply(late.ending(ticket), None, 1).applied == 1
-
-
 def test_withdrawn_update_is_not_made():
     state = started(1).begin(1).begin(2)
     first, second = tickets(state)
@@ -234,7 +236,7 @@ def test_withdrawn_update_is_not_made():
     )
     assert state.requests == ()
     with pytest.raises(WithdrawnError):
-        state.ending(first, "first")
+        state.update(first, "first")
 
 
 def test_first_cause_of_close_stays():

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 from torch._utils import _flatten_dense_tensors
 
-SMALL = (
-    1 << 14
-)  # elements; below this a copy into one buffer is cheaper than a call of its own
-# small gradients per buffer: a few hundred kB, which is read again while it is in the cache
+# Elements up to which a copy into one buffer is cheaper than a call of its own.
+SMALL = 1 << 14
+# Small gradients per buffer: a few hundred kB, which are read again while they are in the cache.
 BATCH = 64
-PART = 1 << 19  # elements per partial sum in float32: a longer one would lose digits
+# Elements per partial sum in float32: a longer one would lose digits.
+PART = 1 << 19
 
 
 def on_host(device: torch.device, dtype: torch.dtype) -> bool:
@@ -26,20 +26,11 @@ def on_host(device: torch.device, dtype: torch.dtype) -> bool:
 
 def sum_of_squares(grads: list[Tensor]) -> float:
     """Sum the squares of CPU gradients of one dtype; inf or NaN if a part overflows."""
-    if are_small(grads):
+    if max(map(Tensor.numel, grads), default=0) <= SMALL:
         return _of_small(grads)
-    large = [grad for grad in grads if grad.numel() > SMALL]
     small = [grad for grad in grads if grad.numel() <= SMALL]
-    return _of_large(large) + (_of_small(small) if small else 0.0)
-
-
-def are_small(grads: list[Tensor]) -> bool:
-    """Return whether a call per gradient costs more than reading the gradients."""
-    return max(map(Tensor.numel, grads), default=0) <= SMALL
-
-
-def _squares(parts: list[Any]) -> float:
-    return sum(map(float, map(np.dot, parts, parts)))
+    large = [grad for grad in grads if grad.numel() > SMALL]
+    return _of_large(large) + _of_small(small)
 
 
 def _of_large(grads: list[Tensor]) -> float:
@@ -48,30 +39,22 @@ def _of_large(grads: list[Tensor]) -> float:
     # cache.
     parts = [part for grad in grads for part in _parts(grad)]
     with np.errstate(all="ignore"):  # inf and NaN are what is looked for
-        return _squares(parts)
+        return sum(map(float, map(np.dot, parts, parts)))
 
 
 def _of_small(grads: list[Tensor]) -> float:
     join = torch.cat if {*map(Tensor.dim, grads)} == {1} else _flatten_dense_tensors
-    buffers = (
-        join(grads[start : start + BATCH]) for start in range(0, len(grads), BATCH)
-    )
-    return sum(torch.dot(buffer, buffer).item() for buffer in buffers)
+    total = 0.0
+    for start in range(0, len(grads), BATCH):
+        buffer = join(grads[start : start + BATCH])
+        total += torch.dot(buffer, buffer).item()
+    return total
 
 
 def _parts(grad: Tensor) -> list[Any]:
     """Cut a gradient into numpy vectors, which BLAS reads faster than ``vector_norm`` does."""
     try:
-        flat = grad.numpy().ravel(
-            order="K"
-        )  # a view, however the dimensions lie in memory
-    except (
-        RuntimeError,
-        TypeError,
-    ):  # it has a graph of its own, or is no plain tensor
+        flat = grad.numpy().ravel(order="K")  # a view, in the order of the memory
+    except (RuntimeError, TypeError):  # it has a graph of its own, or is a subclass
         return [np.array([torch.linalg.vector_norm(grad).item()])]
-    return (
-        [flat]
-        if flat.size <= PART
-        else [flat[start : start + PART] for start in range(0, flat.size, PART)]
-    )
+    return [flat[start : start + PART] for start in range(0, flat.size, PART)]
