@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future
 from contextlib import suppress
 from functools import partial
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -35,7 +35,6 @@ from ampsim.torch.bounds import (
     make_rule,
 )
 from ampsim.torch.gradients import collect, unscale
-from ampsim.torch.gradients.clip import unscale_and_clip_
 from ampsim.torch.gradients.divided import divide_, mark, new_key, undivided
 from ampsim.torch.optimizer_thread import Job, OnError, OptimizerThread
 from ampsim.torch.shared_state import SharedState
@@ -45,22 +44,7 @@ from ampsim.torch.ticket_tags import check_tags, tag_gradients_of
 
 _CPU = torch.device("cpu")
 Launch = Callable[[Callable[[], object]], object]
-Work = Callable[[Ticket, StepRecord, Call], Any]
-
-
-class Observer(Protocol):
-    """Interface of an observer; a scaler's call raises what its methods raise."""
-
-    def gradients(self, ticket: Ticket, optimizer: Optimizer, scale: Tensor) -> None:
-        """Read complete gradients, which are about to be divided by `scale`, shape ()."""
-
-    def closing(self, ticket: Ticket) -> None:
-        """Note a call of `update`, on its thread."""
-
-    def closed(
-        self, ticket: Ticket, steps: list[tuple[Optimizer, list[Tensor]]]
-    ) -> None:
-        """Read the flags of each optimizer, 0.0 or 1.0, shape (), behind the update."""
+Work = Callable[[Call, StepRecord], Any]
 
 
 class AsyncGradScaler:
@@ -140,14 +124,10 @@ class AsyncGradScaler:
         rule = make_rule(*constants, min_scale=min_scale, max_scale=max_scale)
         self._device, self._allow_fp16 = torch.device(device), allow_fp16
         self._check_at_step = check_at_step
-        if (
-            enabled
-            and self._device.type != "cpu"
-            and not torch.accelerator.is_available()
-        ):
-            warnings.warn(
-                f"no {device} is available: the scaler is disabled", stacklevel=2
-            )
+        is_missing = self._device.type != "cpu" and not torch.accelerator.is_available()
+        if enabled and is_missing:
+            text = f"no {device} is available: the scaler is disabled"
+            warnings.warn(text, stacklevel=2)
             enabled = False
         self._enabled = enabled
         if enabled and (depth or executor is not None):
@@ -159,9 +139,7 @@ class AsyncGradScaler:
         self._thread: int | None = None
         self._launch = _launch_function(executor)
         if enabled and self._launch is not None:
-            self._launch(
-                self._note_thread
-            )  # the first job, so every later one finds it noted
+            self._launch(self._note_thread)  # first, so later jobs find it noted
         if isinstance(executor, OptimizerThread):
             executor.scalers.add(self)
 
@@ -294,10 +272,12 @@ class AsyncGradScaler:
         if self._enabled:
             self._work_on("unscale_", optimizer, ticket, self._unscale)
 
-    def _unscale(self, ticket: Ticket, record: StepRecord, call: Call) -> None:
-        _check_ready(record)
-        flags = self._divide(ticket, record.optimizer, call)
-        self._shared.change(AsyncState.complete, ticket, call, Stage.UNSCALED, flags)
+    def _unscale(self, call: Call, record: StepRecord) -> None:
+        if record.stage is Stage.UNSCALED:
+            raise refusals.UNSCALED_TWICE.error()
+        if record.stage is Stage.STEPPED:
+            raise refusals.UNSCALED_LATE.error()
+        self._complete(call, Stage.UNSCALED, self._divide(call))
 
     def unscale_and_clip_(
         self, optimizer: Optimizer, max_norm: float, ticket: Ticket | None = None
@@ -314,38 +294,11 @@ class AsyncGradScaler:
 
         Raises:
             ValueError: If `max_norm` is negative or NaN.
-            RuntimeError: As `unscale_`; also if another optimizer has divided one of the gradients.
+            RuntimeError: As `unscale_`.
         """
-        max_norm = check_max_norm(max_norm)
-        if not self._enabled:
-            params = collect.parameters(optimizer)
-            return torch.nn.utils.clip_grad_norm_(params, max_norm)
-        work = partial(self._unscale_and_clip, max_norm)
-        norm: Tensor = self._work_on("unscale_and_clip_", optimizer, ticket, work)
-        return norm
-
-    def _unscale_and_clip(
-        self, max_norm: float, ticket: Ticket, record: StepRecord, call: Call
-    ) -> Tensor:
-        _check_ready(record)
-        optimizer = record.optimizer
-        groups = self._groups(ticket, optimizer)
-        if undivided(optimizer, ticket.key) is not None:
-            raise RuntimeError(
-                "unscale_and_clip_ of gradients that were divided for another optimizer: expected "
-                "optimizers without common parameters; call unscale_() of both, then clip"
-            )
-        call.is_writing = True
-        clipped = unscale_and_clip_(
-            groups,
-            _scale_on(ticket, _CPU),
-            max_norm,
-            folds=False,
-            may_be_below_one=ticket.value.scale < 1.0,
-        )
-        flags = _flags(clipped.found_inf)
-        self._shared.change(AsyncState.complete, ticket, call, Stage.UNSCALED, flags)
-        return clipped.norm
+        limit = check_max_norm(max_norm)
+        self.unscale_(optimizer, ticket)
+        return torch.nn.utils.clip_grad_norm_(collect.parameters(optimizer), limit)
 
     def step(
         self,
@@ -384,22 +337,20 @@ class AsyncGradScaler:
         self,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        ticket: Ticket,
-        record: StepRecord,
         call: Call,
+        record: StepRecord,
     ) -> Any:
         if record.stage is Stage.STEPPED:
             raise refusals.STEPPED_TWICE.error()
-        optimizer, flags = record.optimizer, record.flags
+        optimizer, flags = call.optimizer, record.flags
         if record.stage is Stage.READY:
-            flags = self._divide(ticket, optimizer, call)
+            flags = self._divide(call)
         elif self._check_at_step:
             found_inf = unscale.FoundInf()
-            unscale.check(self._groups(ticket, optimizer), found_inf)
+            unscale.check(self._groups(call), found_inf)
             flags += _flags(found_inf)
-        complete = partial(self._shared.change, AsyncState.complete, ticket, call)
         if not flags:  # torch leaves the optimizer in this stage too
-            complete(Stage.UNSCALED, flags)
+            self._complete(call, Stage.UNSCALED, flags)
             raise refusals.NOTHING_CHECKED.error()
         result, skips = None, any(flags)
         if not skips:
@@ -409,43 +360,42 @@ class AsyncGradScaler:
             try:
                 result = optimizer.step(*args, **kwargs)
             except Exception:
-                complete(Stage.UNSCALED, flags)
+                self._complete(call, Stage.UNSCALED, flags)
                 raise
-        complete(Stage.STEPPED, (skips,))
+        self._complete(call, Stage.STEPPED, (skips,))
         return result
 
     def _work_on(
         self, method: str, optimizer: Optimizer, ticket: Ticket | None, work: Work
     ) -> Any:
         """Do work on an optimizer's gradients, without the lock, on the thread of the optimizer."""
-        run = partial(self._hold, method, optimizer, self._ticket(method, ticket), work)
+        call = Call(self._ticket(method, ticket), optimizer, method)
+        run = partial(self._hold, call, work)
         return run() if self._runs_steps() else self._send(run).result()
 
-    def _hold(
-        self, method: str, optimizer: Optimizer, ticket: Ticket, work: Work
-    ) -> Any:
-        call = Call()
+    def _hold(self, call: Call, work: Work) -> Any:
+        ticket = call.ticket
         try:
-            state = self._shared.change(
-                AsyncState.hold, ticket, optimizer, call, method
-            )
-            record = state.iteration(ticket, method).record(optimizer)
+            state = self._shared.change(AsyncState.hold, call)
+            record = state.iteration(ticket, call.method).record(call.optimizer)
             if record.stage is Stage.READY:
                 for observer in state.observers:
-                    observer.gradients(
-                        ticket, optimizer, _scale_on(ticket, self._device)
-                    )
-            return work(ticket, record, call)
+                    scale = _scale_on(ticket, self._device)
+                    observer.gradients(ticket, call.optimizer, scale)
+            return work(call, record)
         finally:
             call.is_over = True
 
-    def _groups(self, ticket: Ticket, optimizer: Optimizer) -> collect.Groups:
+    def _complete(self, call: Call, stage: Stage, flags: tuple[Any, ...]) -> None:
+        self._shared.change(AsyncState.complete, call, stage, flags)
+
+    def _groups(self, call: Call) -> collect.Groups:
         """Return an optimizer's gradients, kept until this thread's stream is done with them."""
         if self._shared.value.depth:
-            check_tags(optimizer, ticket.key)
+            check_tags(call.optimizer, call.ticket.key)
         else:
-            self._check_loss_scale(ticket)
-        params = collect.parameters(optimizer)
+            self._check_loss_scale(call.ticket)
+        params = collect.parameters(call.optimizer)
         groups = collect.group(params, allow_fp16=self._allow_fp16, sums=True)
         for (device, _), grads in groups.items():
             if has_streams(device):
@@ -463,19 +413,17 @@ class AsyncGradScaler:
         if loss_scale != scale:
             raise loss_scale_error(loss_scale, scale)
 
-    def _divide(
-        self, ticket: Ticket, optimizer: Optimizer, call: Call
-    ) -> tuple[Any, ...]:
+    def _divide(self, call: Call) -> tuple[Any, ...]:
         """Divide an optimizer's gradients that no other call has divided."""
-        scale = ticket.value.scale
-        groups = self._groups(ticket, optimizer)
-        rest = undivided(optimizer, ticket.key)
+        scale, key, optimizer = call.ticket.value.scale, call.ticket.key, call.optimizer
+        groups = self._groups(call)
+        rest = undivided(optimizer, key)
         inverse = _number_on(1.0 / scale, _CPU)
         call.is_writing = True
         found_inf = divide_(
             optimizer, groups, inverse, rest=rest, below_one=scale < 1.0
         )
-        mark(optimizer, ticket.key, plain=groups.plain)
+        mark(optimizer, key, plain=groups.plain)
         return _flags(found_inf)
 
     @property
@@ -489,11 +437,17 @@ class AsyncGradScaler:
                 return StepReport([(each.optimizer, each.flags) for each in stepped])
         return StepReport([])
 
-    def observe(self, observer: Observer) -> Callable[[], object]:
+    def observe(self, observer: Any) -> Callable[[], object]:
         """Notify an observer of gradients and updates from now on.
 
+        A call of the scaler raises what a method of the observer raises.
+
         Args:
-            observer: Object with the methods of `Observer`.
+            observer: Object with three methods. ``gradients(ticket, optimizer, scale)`` reads
+                complete gradients, which are about to be divided by `scale`, shape ().
+                ``closing(ticket)`` notes a call of `update`, on its thread. ``closed(ticket,
+                steps)`` gets pairs of an optimizer and a list of its flag, 0.0 or 1.0, shape (),
+                after the update.
 
         Returns:
             Function that ends the notifications.
@@ -589,15 +543,12 @@ class AsyncGradScaler:
             state = self._shared.change(
                 AsyncState.update, ticket, token, value, synchronous=synchronous
             )
-            self._notify_closed(ticket, state.last_steps)
-
-    def _notify_closed(self, ticket: Ticket, records: tuple[StepRecord, ...]) -> None:
-        for observer in self._shared.value.observers:
-            steps = [
-                (record.optimizer, [torch.tensor(any(record.flags)).float()])
-                for record in records
-            ]
-            observer.closed(ticket, steps)
+            for observer in state.observers:
+                steps = []
+                for record in state.last_steps:
+                    found_inf = torch.tensor(any(record.flags)).float()
+                    steps.append((record.optimizer, [found_inf]))
+                observer.closed(ticket, steps)
 
     def _send(self, work: Callable[[], Any], on_error: OnError | None = None) -> Job:
         """Run work on the optimizer's thread.
@@ -625,15 +576,11 @@ class AsyncGradScaler:
 
     def _settle(self) -> None:
         """Wait for the optimizer's thread; of a closed scaler nothing is on its way."""
-        if (
-            self._enabled
-            and not self._runs_steps()
-            and self._shared.value.closed is None
-        ):
-            with suppress(
-                RuntimeError
-            ):  # the thread has ended, and so has all that was sent
-                self._send(_do_nothing).result()
+        is_closed = self._shared.value.closed is not None
+        if not self._enabled or self._runs_steps() or is_closed:
+            return
+        with suppress(RuntimeError):  # the thread has ended, and all that was sent
+            self._send(_do_nothing).result()
 
     # ------------------------------------------------------------------------ reading and constants
 
@@ -858,13 +805,6 @@ def _launch_function(executor: Any) -> Launch | None:
 
 def _flags(found_inf: unscale.FoundInf) -> tuple[Flag, ...]:
     return tuple(map(Flag.of, found_inf.values()))
-
-
-def _check_ready(record: StepRecord) -> None:
-    if record.stage is Stage.UNSCALED:
-        raise refusals.UNSCALED_TWICE.error()
-    if record.stage is Stage.STEPPED:
-        raise refusals.UNSCALED_LATE.error()
 
 
 def _check_next_value(state: AsyncState) -> AsyncState:

@@ -54,7 +54,16 @@ class Stage(enum.Enum):
 
 
 class Call:
-    """A call that works on the gradients of one optimizer; only its own thread writes it."""
+    """A call that works on the gradients of one optimizer; only its own thread writes it.
+
+    Args:
+        ticket: Ticket of the iteration.
+        optimizer: Optimizer that owns the gradients.
+        method: Name of the method, for errors.
+    """
+
+    def __init__(self, ticket: "Ticket", optimizer: Any, method: str = "step") -> None:
+        self.ticket, self.optimizer, self.method = ticket, optimizer, method
 
     is_over = False
     """Whether it has returned or raised: one store, which no interrupt can prevent."""
@@ -275,15 +284,14 @@ class AsyncState:
             iterations=tuple(new if one is old else one for one in self.iterations)
         )
 
-    def hold(
-        self, ticket: Ticket, optimizer: object, call: Call, method: str = "step"
-    ) -> "AsyncState":
+    def hold(self, call: Call) -> "AsyncState":
         """Give an optimizer to a call.
 
         Raises RuntimeError if another call has it, or if one was interrupted.
         """
         self.check_open()
-        iteration = self.iteration(ticket, method)
+        optimizer, method = call.optimizer, call.method
+        iteration = self.iteration(call.ticket, method)
         record = iteration.record(optimizer)
         if record.is_held:
             raise RuntimeError(
@@ -300,10 +308,10 @@ class AsyncState:
         return self._with_iteration(iteration, iteration.replace_record(record, held))
 
     def complete(
-        self, ticket: Ticket, call: Call, stage: Stage, flags: tuple[Any, ...]
+        self, call: Call, stage: Stage, flags: tuple[Any, ...]
     ) -> "AsyncState":
         """End a call that holds an optimizer. What began before `close` may end after it."""
-        iteration = self.iteration(ticket, "step")
+        iteration = self.iteration(call.ticket, call.method)
         held = next(record for record in iteration.records if record.call is call)
         done = StepRecord(held.optimizer, stage, flags)
         return self._with_iteration(iteration, iteration.replace_record(held, done))

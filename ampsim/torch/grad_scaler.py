@@ -10,8 +10,8 @@ join the flags of a process group before a step reads them, and they keep the sc
 
 An iteration's own data stands beside torch's in the dict of an optimizer: ``join`` (the result of
 an all-reduce that is on its way), ``largest`` (for a policy), ``folds`` (a fused step is still to
-divide), ``optimizer`` (a step was made), and what a call hands to its overrides. So several threads
-may step different optimizers, as with torch's class. `update` drops all of it.
+divide), ``optimizer`` (a step was made), and ``plain`` (its gradients, to mark as divided). So
+several threads may step different optimizers, as with torch's class. `update` drops all of it.
 """
 
 import functools
@@ -244,10 +244,8 @@ class GradScaler(torch.amp.GradScaler):
             return
         self._check_loss_scale(optimizer)
         super().unscale_(optimizer)
-        if "folds" not in self._per_optimizer_states[id(optimizer)]:
-            self._mark_divided(optimizer)
-        if self._ranks is not None:
-            self._begin_to_agree(optimizer)
+        self._mark_divided(optimizer)
+        self._begin_to_agree(optimizer)
 
     def unscale_and_clip_(
         self, optimizer: Optimizer, max_norm: float | Tensor
@@ -271,21 +269,46 @@ class GradScaler(torch.amp.GradScaler):
             RuntimeError: If the gradients were already unscaled or stepped.
         """
         limit = check_max_norm(max_norm)
-        norm = None
-        if self._enabled:
-            self._check_scale_growth_tracker("unscale_")  # before a record is made
-            state = self._per_optimizer_states[id(optimizer)]
-            state["max_norm"] = limit
-            try:
-                self.unscale_(optimizer)
-            finally:
-                del state["max_norm"]
-            norm = state.pop("norm", None)
-        if norm is not None:
-            return norm  # type: ignore[no-any-return]
-        # The scaler is disabled, or the `_unscale_grads_` of a subclass has divided the gradients.
-        params = collect.parameters(optimizer)
-        return torch.nn.utils.clip_grad_norm_(params, limit)
+        if not self._enabled or self._divides_otherwise():
+            self.unscale_(optimizer)
+            params = collect.parameters(optimizer)
+            return torch.nn.utils.clip_grad_norm_(params, limit)
+        scale, _ = self._check_scale_growth_tracker("unscale_")
+        state = self._per_optimizer_states[id(optimizer)]
+        if state["stage"] is OptState.UNSCALED:
+            raise refusals.UNSCALED_TWICE.error()
+        if state["stage"] is OptState.STEPPED:
+            raise refusals.UNSCALED_LATE.error()
+        self._check_loss_scale(optimizer)
+        if self._undivided(optimizer) is not None:
+            raise RuntimeError(
+                "unscale_and_clip_ of gradients that another optimizer has divided: expected each "
+                "parameter in one optimizer; call unscale_ for both, then clip_grad_norm_"
+            )
+        folds = fused.divides_by_grad_scale(optimizer)
+        allow_fp16 = folds or self._allow_fp16
+        groups = self._scaled_groups(optimizer, allow_fp16, sums=True)
+        norm, found, divisor = unscale_and_clip_(
+            groups,
+            scale,
+            limit,
+            folds=folds,
+            may_be_below_one=self._may_be_below_one(),
+        )
+        state["found_inf_per_device"], state["stage"] = found, OptState.UNSCALED
+        if divisor is None:
+            self._mark_divided(optimizer)
+        else:
+            self._fold(optimizer, divisor, next(iter(found.values())))
+        self._begin_to_agree(optimizer)
+        return norm
+
+    def _divides_otherwise(self) -> bool:
+        """Return whether a client has replaced `_unscale_grads_`, of this class or of torch's."""
+        divide: Any = self._unscale_grads_
+        inherited: Any = super()._unscale_grads_
+        is_ours = getattr(divide, "__func__", None) is GradScaler._unscale_grads_
+        return not is_ours or inherited.__func__ is not _TORCHS_UNSCALE
 
     def _unscale_grads_(
         self,
@@ -300,8 +323,6 @@ class GradScaler(torch.amp.GradScaler):
         if inherited.__func__ is not _TORCHS_UNSCALE:
             return inherited(optimizer, inv_scale, found_inf, allow_fp16)  # type: ignore[no-any-return]
         rest = self._undivided(optimizer)
-        if "max_norm" in self._per_optimizer_states[id(optimizer)]:
-            return self._divide_and_clip(optimizer, rest, allow_fp16)
         groups = self._scaled_groups(optimizer, allow_fp16)
         below_one = self._may_be_below_one()
         return divided.divide_(
@@ -357,30 +378,6 @@ class GradScaler(torch.amp.GradScaler):
             state["largest"] = self._policy.largest(groups, scale)
         return groups
 
-    def _divide_and_clip(
-        self, optimizer: Any, rest: list[Tensor] | None, allow_fp16: bool
-    ) -> FoundInf:
-        if rest is not None:
-            raise RuntimeError(
-                "unscale_and_clip_ of gradients that another optimizer has divided: expected each "
-                "parameter in one optimizer; call unscale_ for both, then clip_grad_norm_"
-            )
-        folds = fused.divides_by_grad_scale(optimizer)
-        groups = self._scaled_groups(optimizer, folds or allow_fp16, sums=True)
-        state = self._per_optimizer_states[id(optimizer)]
-        below_one = self._may_be_below_one()
-        scale: Any = self._get_scale_async()
-        state["norm"], found, divisor = unscale_and_clip_(
-            groups,
-            scale,
-            state["max_norm"],
-            folds=folds,
-            may_be_below_one=below_one,
-        )
-        if divisor is not None:
-            self._fold(optimizer, divisor, next(iter(found.values())))
-        return found
-
     def _fold(self, optimizer: Any, divisor: Tensor, flag: Tensor) -> None:
         """Leave the division to the next step of a fused optimizer, the scaler's or one by hand."""
         attributes = fused.attributes_of(optimizer)
@@ -393,9 +390,7 @@ class GradScaler(torch.amp.GradScaler):
     def _check_inf_per_device(self, optimizer: Optimizer) -> dict[Any, Tensor]:
         """Record whether gradients that a fused step will divide are finite before and after."""
         scale = self._scale
-        divide: Any = self._unscale_grads_
-        is_ours = getattr(divide, "__func__", None) is GradScaler._unscale_grads_
-        if scale is None or not is_ours:
+        if scale is None or self._divides_otherwise():
             # torch raises, or calls a client's `_unscale_grads_`.
             super()._check_inf_per_device(optimizer)
         else:
@@ -404,16 +399,16 @@ class GradScaler(torch.amp.GradScaler):
                 collect.lay_out_for_kernel(optimizer, plain=groups.plain)
             unscale.check(groups, found, scale if self._may_be_below_one() else None)
             self._per_optimizer_states[id(optimizer)]["found_inf_per_device"] = found
-        if self._ranks is not None:
-            self._begin_to_agree(optimizer)
+        self._begin_to_agree(optimizer)
         flag = self._make_one_flag(optimizer)
         return {flag.device: flag}
 
     # ------------------------------------------------------------------------------ flags
 
     def _begin_to_agree(self, optimizer: Optimizer) -> None:
-        """Start the all-reduce of an optimizer's flags; `_join` waits for it."""
-        assert self._ranks is not None  # noqa: S101
+        """Start the all-reduce of an optimizer's flags, with a group; `_join` waits for it."""
+        if self._ranks is None:
+            return
         state = self._per_optimizer_states[id(optimizer)]
         flags = [*state["found_inf_per_device"].values()]
         scale: Any = self._get_scale_async()
@@ -457,8 +452,7 @@ class GradScaler(torch.amp.GradScaler):
             groups = self._ranks.own_part(groups)
         unscale.check(groups, found)
         state["found_inf_per_device"] = found
-        if self._ranks is not None:
-            self._begin_to_agree(optimizer)
+        self._begin_to_agree(optimizer)
 
     # ------------------------------------------------------------------------------- step
 

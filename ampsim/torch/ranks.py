@@ -145,7 +145,7 @@ def _check_equal_keys(keys: Tensor) -> None:
 
 
 def _checked(group: Any) -> Any:
-    if not (dist.is_available() and dist.is_initialized()):
+    if not dist.is_initialized():
         raise RuntimeError(
             f"group={group!r}: expected torch.distributed to be initialized; "
             "call init_process_group() before"

@@ -77,8 +77,8 @@ def test_events_match_pure_pipeline(depth, interval, events):
                 synchronous=synchronous,
             )
             ticket = tickets(state)[0]
-            state = state.hold(ticket, "optimizer", call := Call())
-            state = state.complete(ticket, call, Stage.STEPPED, (outcome,))
+            state = state.hold(call := Call(ticket, "optimizer"))
+            state = state.complete(call, Stage.STEPPED, (outcome,))
             call.is_over = True
             state = state.update(ticket, None, new_scale, synchronous=synchronous)
     assert (state.applied, state.begun) == (model.applied, len(model.carried))
@@ -110,19 +110,19 @@ class Actor:
         return state
 
     def hold(self):
-        call, ticket = Call(), self.draw(self.tickets)
-        state = self.state.hold(ticket, self.draw("ab"), call)
-        self.calls.append((ticket, call))
+        call = Call(self.draw(self.tickets), self.draw("ab"))
+        state = self.state.hold(call)
+        self.calls.append(call)
         return state
 
     def complete(self):
-        ticket, call = self.draw(self.calls)
-        state = self.state.complete(ticket, call, self.draw([*Stage]), (True,))
+        call = self.draw(self.calls)
+        state = self.state.complete(call, self.draw([*Stage]), (True,))
         call.is_over = True
         return state
 
     def interrupt(self):
-        call = self.draw(self.calls)[1]
+        call = self.draw(self.calls)
         call.is_writing, call.is_over = self.draw([True, False]), True
         return self.state
 
@@ -207,25 +207,27 @@ def test_withdrawn_ticket_begins_again_equally():
 
 
 def test_one_call_holds_an_optimizer():
-    call, state = Call(), started(0).begin(1)
+    state = started(0).begin(1)
     (ticket,) = tickets(state)
-    state = state.hold(ticket, "a", call).hold(ticket, "b", Call())
+    call = Call(ticket, "a")
+    state = state.hold(call).hold(Call(ticket, "b"))
     with pytest.raises(RuntimeError, match="another call works on this"):
-        state.hold(ticket, "a", Call())
+        state.hold(Call(ticket, "a"))
     with pytest.raises(RuntimeError, match="while a call works on its gradients"):
         state.update(ticket)
     call.is_over = True
-    state.hold(ticket, "a", Call())
+    state.hold(Call(ticket, "a"))
 
 
 def test_interrupted_call_needs_new_gradients():
-    call, state = Call(), started(0).begin(1)
+    state = started(0).begin(1)
     (ticket,) = tickets(state)
-    state = state.hold(ticket, "a", call)
+    call = Call(ticket, "a")
+    state = state.hold(call)
     call.is_writing = call.is_over = True
     with pytest.raises(RuntimeError, match="expected new gradients"):
-        state.hold(ticket, "a", Call())
-    state.forget_broken(ticket).hold(ticket, "a", Call())
+        state.hold(Call(ticket, "a"))
+    state.forget_broken(ticket).hold(Call(ticket, "a"))
 
 
 def test_withdrawn_update_is_not_made():

@@ -66,9 +66,9 @@ def unscale_and_clip_(
     total, found = norm_and_check(groups, divisor)
     # A norm in float32 does not show whether a gradient leaves a narrower format. A clipped
     # gradient is at most max_norm, so the format needs another read only if it is below that.
-    if may_be_below_one:
-        narrow = [key for key in groups if max_norm > torch.finfo(key[1]).max]
-        check(Groups({key: groups[key] for key in narrow}), found, scale)
+    is_narrow = any(max_norm > torch.finfo(dtype).max for _, dtype in groups)
+    if is_narrow and may_be_below_one:
+        check(groups, found, scale)
     factor = (max_norm / (total + 1e-6)).clamp(max=1.0)  # as torch's clip_grad_norm_
     if folds:
         return Clipped(total, found, divisor / factor)
