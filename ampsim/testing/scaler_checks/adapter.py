@@ -4,11 +4,22 @@ A reproducer contains this class, so it needs only torch.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
+
+
+def sgd(*shape: int, value: float = 0.0, **options: Any) -> tuple[Any, Any]:
+    """Return a parameter with this value in each element, and its optimizer; ``lr`` is 1."""
+    param = torch.nn.Parameter(torch.full(shape, value))
+    return param, torch.optim.SGD([param], **{"lr": 1.0, **options})
+
+
+def gradient(scale: float, overflows: bool, bad: float = math.inf) -> torch.Tensor:
+    """Return a scaled gradient, shape (3,), with a bad element if it overflows."""
+    return torch.tensor([scale, scale, bad if overflows else scale])
 
 
 class ScalerAdapter:
@@ -22,9 +33,8 @@ class ScalerAdapter:
 
     def __init__(self, make: Callable[..., Any], traits: Any) -> None:
         self.make, self.construct, self.traits = make, make, traits
-        self.param = torch.nn.Parameter(torch.ones(3))
-        self.optimizer = torch.optim.SGD(
-            [self.param], lr=0.125, momentum=0.9, foreach=False
+        self.param, self.optimizer = sgd(
+            3, value=1.0, lr=0.125, momentum=0.9, foreach=False
         )
 
     # -------------------------------------------------------------------------------- iterations
@@ -36,18 +46,19 @@ class ScalerAdapter:
     def iterate(self, scaler: Any, found_inf: bool) -> float:
         """Run one iteration and return its loss scale."""
         scale = float(scaler.scale(torch.ones(())))
-        self.param.grad = torch.tensor([scale, scale, math.inf if found_inf else scale])
+        self.param.grad = gradient(scale, found_inf)
         scaler.step(self.optimizer)
         scaler.update()
         return scale
 
+    def iterate_each(self, scaler: Any, found_inf: Iterable[bool]) -> list[float]:
+        """Run one iteration per flag and return their loss scales."""
+        return [self.iterate(scaler, overflows) for overflows in found_inf]
+
     def run(self, scaler: Any, found_inf: Sequence[bool]) -> list[float]:
         """Return the loss scale of each iteration, and of the one after them; a delay is removed."""
         delay = self.traits.delay
-        used = [
-            self.iterate(scaler, overflows)
-            for overflows in [*found_inf, *[False] * delay]
-        ]
+        used = self.iterate_each(scaler, [*found_inf, *[False] * delay])
         return [*used, self.loss_scale(scaler)][delay:]
 
     def applied(
@@ -58,8 +69,7 @@ class ScalerAdapter:
         unscales: bool = False,
     ) -> list[float]:
         """Return the gradients that an optimizer gets in one iteration, of these scaled gradients."""
-        weights = torch.nn.Parameter(torch.zeros(len(gradients)))
-        optimizer = torch.optim.SGD([weights], lr=1.0, fused=fused)
+        weights, optimizer = sgd(len(gradients), fused=fused)
         scaler.scale(torch.ones(()))
         weights.grad = torch.tensor(gradients)
         if unscales:
@@ -79,7 +89,7 @@ class ScalerAdapter:
         scale = float(scaler.scale(torch.ones(())))
         for optimizer, found_inf in zip(optimizers, overflows):
             (param,) = optimizer.param_groups[0]["params"]
-            param.grad = torch.tensor([scale, scale, math.inf if found_inf else scale])
+            param.grad = gradient(scale, found_inf)
         for optimizer in optimizers:
             scaler.step(optimizer)
         scaler.update()
@@ -112,14 +122,11 @@ class ScalerAdapter:
     def fallen_to(self, scale: float) -> Any:
         """Return a scaler that overflows have led to this scale, if they can."""
         scaler = self.make(init_scale=1.0, backoff_factor=2.0**-16)
-        overflows = 0
-        while (
-            self.loss_scale(scaler) > scale
-            and overflows < 9 * self.overflows_per_binade
-        ):
+        left = 9 * self.overflows_per_binade
+        while self.loss_scale(scaler) > scale and left:
             with suppress(*self.traits.gives_up):
                 self.iterate(scaler, True)
-            overflows += 1
+            left -= 1
         return scaler
 
     def ready_to_step(self) -> Any:
@@ -138,7 +145,7 @@ class ScalerAdapter:
     @contextmanager
     def raises(self, scaler: Any, expected: str) -> Iterator[None]:
         """Check that the body raises, a drop-in torch's exception, and that it changes nothing."""
-        before = scaler.get_scale(), self.trained_bits(), str(self.param.grad)
+        before = self._bits(scaler)
         try:
             yield
         except Exception as error:
@@ -148,8 +155,12 @@ class ScalerAdapter:
             raise AssertionError(
                 f"it was accepted, expected it to raise torch's {expected}"
             )
-        after = scaler.get_scale(), self.trained_bits(), str(self.param.grad)
-        assert after == before, "it raised, but gradients or the scale changed"
+        same = self._bits(scaler) == before
+        assert same, "it raised, but gradients or the scale changed"
+
+    def _bits(self, scaler: Any) -> list[str]:
+        grad = str(self.param.grad)
+        return [repr(scaler.get_scale()), self.trained_bits(), grad]
 
     # ----------------------------------------- the reference: `Example` and a reproducer answer
 
@@ -161,7 +172,10 @@ class ScalerAdapter:
         """Return what each call should do, see `reference.calls`."""
         raise NotImplementedError
 
-    def backed_off_scale(self) -> float | None:
-        """Return the scale after one overflow of a scaler of growth interval 3; None with a delay."""
-        scales = self.expected_scales([True], growth_interval=3)
-        return None if self.traits.delay else scales[-1]
+    def assert_backs_off(self, scaler: Any) -> None:
+        """Update a new scaler of growth interval 3 after an overflow, and check its scale."""
+        scaler.update()
+        due = self.expected_scales([True], growth_interval=3)[-1]
+        scale = self.loss_scale(scaler)
+        same = scale == due or self.traits.delay
+        assert same, f"the scale is {scale}, expected {due}"

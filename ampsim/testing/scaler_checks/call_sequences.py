@@ -78,12 +78,12 @@ def call_sequences_match_torch(
         same = raised == due.raises if drop_in else bool(raised) == bool(due.raises)
         assert same, f"{event} raised {raised}, expected {due.raises}"
         shown = program.scaler.get_scale()
-        assert math.isclose(shown, due.scale, rel_tol=rounding), (
-            f"the scale is {shown}, expected {due.scale}"
-        )
-        assert program.steps == due.steps, (
+        same = math.isclose(shown, due.scale, rel_tol=rounding)
+        assert same, f"the scale is {shown}, expected {due.scale}"
+        text = (
             f"{event} called the optimizer {program.steps} times, expected {due.steps}"
         )
+        assert program.steps == due.steps, text
         got = program.gradient(i)
         near = repr(got) == repr(due.gradient)
         if rounding and got and due.gradient:

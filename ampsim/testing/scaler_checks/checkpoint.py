@@ -32,6 +32,13 @@ def others(
     return {**rule, "init_scale": 512.0, **({"growth_interval": 4} if sets else {})}
 
 
+def plain(interval: int, before: int, after: int) -> dict[str, Any]:
+    """Return an example of finite steps before and after a plain resume."""
+    options = dict.fromkeys(["used", "again", "overrides", "sets"], False)
+    flags = {"before": [False] * before, "after": [False] * after}
+    return {"rule": {"growth_interval": interval}, **flags, **options}
+
+
 @check(
     4,
     issue="mosaicml/composer#1376",
@@ -43,22 +50,10 @@ def others(
     again=st.booleans(),
     overrides=st.booleans(),
     sets=st.booleans(),
-    found=[  # saved before its first scale()
-        {
-            "rule": {"growth_interval": 2},
-            "before": [],
-            "after": [False, False],
-            **dict.fromkeys(["used", "again", "overrides", "sets"], False),
-        }
-    ],
-    last=[  # a growth tracker that neither 8 bits nor bfloat16 can represent
-        {
-            "rule": {"growth_interval": 300},
-            "before": [False] * 299,
-            "after": [False],
-            **dict.fromkeys(["used", "again", "overrides", "sets"], False),
-        }
-    ],
+    # saved before its first scale()
+    found=[plain(interval=2, before=0, after=2)],
+    # a growth tracker that neither 8 bits nor bfloat16 can represent
+    last=[plain(interval=300, before=299, after=1)],
 )
 def state_dict_continues_run(
     case: ScalerAdapter,
@@ -87,7 +82,7 @@ def state_dict_continues_run(
     if sets:
         scaler.set_growth_interval(4)
     saved, shown = copy.deepcopy(scaler.state_dict()), scaler.get_scale()
-    expected = [case.iterate(scaler, overflows) for overflows in after]
+    expected = case.iterate_each(scaler, after)
     resumed = case.make(**other)
     if used:
         case.iterate(resumed, False)
@@ -95,15 +90,12 @@ def state_dict_continues_run(
     loaded = resumed.get_scale()
     assert loaded == shown, f"get_scale() is {loaded} after loading, and was {shown}"
     if again:
-        saved, resumed = (
-            resumed.state_dict(),
-            case.make(**{**other, "init_scale": 64.0}),
-        )
+        saved = resumed.state_dict()
+        resumed = case.make(**{**other, "init_scale": 64.0})
         resumed.load_state_dict(saved)
-    scales = [case.iterate(resumed, overflows) for overflows in after]
-    assert scales == expected, (
-        f"after resuming the scales are {scales}, without it {expected}"
-    )
+    scales = case.iterate_each(resumed, after)
+    text = f"after resuming the scales are {scales}, without it {expected}"
+    assert scales == expected, text
 
 
 @check(
@@ -118,15 +110,12 @@ def pickling_is_exact(
 ) -> None:
     """A scaler pickled between iterations continues the run exactly."""
     scaler, after = case.make(**rule), after + [False] * (case.traits.delay + 1)
-    for overflows in before:
-        case.iterate(scaler, overflows)
+    case.iterate_each(scaler, before)
     pickled = pickle.dumps(scaler)
-    expected = [case.iterate(scaler, overflows) for overflows in after]
-    resumed = pickle.loads(pickled)
-    scales = [case.iterate(resumed, overflows) for overflows in after]
-    assert scales == expected, (
-        f"after pickling the scales are {scales}, without it {expected}"
-    )
+    expected = case.iterate_each(scaler, after)
+    scales = case.iterate_each(pickle.loads(pickled), after)
+    text = f"after pickling the scales are {scales}, without it {expected}"
+    assert scales == expected, text
 
 
 @check(
@@ -141,16 +130,14 @@ def state_dict_is_snapshot(
 ) -> None:
     """A state dict does not change when the run continues, in a file, or after it is loaded."""
     scaler = case.make(growth_interval=3)
-    for overflows in before:
-        case.iterate(scaler, overflows)
+    case.iterate_each(scaler, before)
     saved = scaler.state_dict()
     then, file = repr(saved), io.BytesIO()
     torch.save(saved, file)
     file.seek(0)
-    loaded = torch.load(file, weights_only=True)
-    assert repr(loaded) == then, (
-        f"saved {then}, torch.load(weights_only=True) returned {loaded!r}"
-    )
+    loaded = repr(torch.load(file, weights_only=True))
+    text = f"saved {then}, torch.load(weights_only=True) returned {loaded}"
+    assert loaded == then, text
     if loads:
         scaler = case.make(growth_interval=3)
         scaler.load_state_dict(saved)
@@ -175,6 +162,5 @@ def invalid_state_dict_changes_nothing(case: ScalerAdapter, missing: str) -> Non
         after = scaler.state_dict()
         assert after == before, f"load_state_dict() raised, but {before} became {after}"
     else:
-        assert missing not in before, (
-            "load_state_dict() accepted a state dict without a key"
-        )
+        is_loaded = missing not in before
+        assert is_loaded, "load_state_dict() accepted a state dict without a key"

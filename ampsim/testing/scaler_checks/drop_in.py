@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ampsim.core import refusals
 from ampsim.core.refusals import Refusal
-from ampsim.testing.scaler_checks.adapter import ScalerAdapter
+from ampsim.testing.scaler_checks.adapter import ScalerAdapter, gradient, sgd
 from ampsim.testing.scaler_checks.check import check
 from ampsim.testing.scaler_checks.strategies import overflow_sequences, rules
 from ampsim.testing.scaler_checks.suggest_traits import DECLARED
@@ -19,9 +19,8 @@ FEW = overflow_sequences(longest=4)
 @check(1)
 def missing_features_are_declared(case: Any) -> None:
     """`Traits.unsupported` declares each optional feature that the scaler does not have."""
-    missing = "; ".join(
-        f"{name}: {what}" for name, what in case.subject.missing.items()
-    )
+    lacks = [f"{name}: {what}" for name, what in case.subject.missing.items()]
+    missing = "; ".join(lacks)
     assert not missing, f"not supported and not declared: {missing}"
 
 
@@ -97,11 +96,9 @@ def last_step_reports_skip(
     case: ScalerAdapter, found_inf: list[bool], fused: bool
 ) -> None:
     """After step(), ``last_step.skipped`` reports whether the optimizer was skipped, fused or not."""
-    scaler, param = case.make(growth_interval=3), torch.nn.Parameter(torch.ones(3))
-    optimizer = torch.optim.SGD([param], lr=0.125, fused=fused)
+    scaler, (param, optimizer) = case.make(growth_interval=3), sgd(3, fused=fused)
     for overflows in found_inf:
-        scale = case.loss_scale(scaler)
-        param.grad = torch.tensor([scale, scale, math.inf if overflows else scale])
+        param.grad = gradient(case.loss_scale(scaler), overflows)
         scaler.step(optimizer)
         scaler.update()
         assert hasattr(scaler, "last_step"), "the scaler has no last_step"
@@ -123,8 +120,8 @@ def step_returns_optimizer_result(
             return float(5.0 * factor * times)
 
     scaler, param = case.make(growth_interval=3), torch.nn.Parameter(torch.ones(3))
-    scale, optimizer = case.loss_scale(scaler), Returns([param], lr=0.1)
-    param.grad = torch.tensor([scale, scale, math.inf if overflows else scale])
+    optimizer = Returns([param], lr=0.1)
+    param.grad = gradient(case.loss_scale(scaler), overflows)
     if not passes_arguments:
         got, expected = scaler.step(optimizer), 5.0
     else:
@@ -155,9 +152,8 @@ def setters_take_effect(case: ScalerAdapter, found_inf: list[bool], name: str) -
     expected = case.expected_scales(found_inf, **constants)
     getattr(scaler, f"set_{name}")(value)
     got = getattr(scaler, f"get_{name}")()
-    assert got == value or case.traits.delay, (
-        f"get_{name}() is {got!r} after set_{name}({value})"
-    )
+    is_set = got == value or case.traits.delay
+    assert is_set, f"get_{name}() is {got!r} after set_{name}({value})"
     case.assert_scales(scaler, found_inf, expected, rounding)
 
 
@@ -184,8 +180,7 @@ def new_scale_keeps_growth_tracker(
     overrides = {len(before): new_scale}
     expected = case.expected_scales(before + after, overrides, growth_interval=3)
     scaler = case.make(growth_interval=3)
-    for overflows in before:
-        case.iterate(scaler, overflows)
+    case.iterate_each(scaler, before)
     case.loss_scale(scaler)
     given = torch.tensor(new_scale)
     try:
@@ -215,17 +210,12 @@ def disabled_scaler_changes_nothing(
 ) -> None:
     """A disabled scaler does not scale, unscale, or skip, and loads the state dict that it saves."""
     scaler = case.make(**rule, enabled=False)
-    param, alone = (torch.nn.Parameter(torch.ones(3)) for _ in range(2))
-    optimizer, other = (
-        torch.optim.SGD([each], lr=0.125, momentum=0.9) for each in (param, alone)
-    )
+    (param, optimizer), (alone, other) = (sgd(3, momentum=0.9) for _ in range(2))
     for overflows in found_inf:
-        scale = case.loss_scale(scaler)
-        assert scale == 1.0 == scaler.get_scale(), (
-            f"it multiplied by {scale}, get_scale() {scaler.get_scale()}"
-        )
+        scale, shown = case.loss_scale(scaler), scaler.get_scale()
+        assert scale == 1.0 == shown, f"it multiplied by {scale}, get_scale() {shown}"
         for each in (param, alone):
-            each.grad = torch.tensor([3.0, 3.0, math.inf if overflows else 3.0])
+            each.grad = gradient(3.0, overflows)
         if unscales:
             scaler.unscale_(optimizer)
         scaler.step(optimizer)
@@ -233,9 +223,8 @@ def disabled_scaler_changes_nothing(
         scaler.update()
         if loads:
             scaler.load_state_dict(scaler.state_dict())
-        assert repr(param.tolist()) == repr(alone.tolist()), (
-            "the optimizer stepped differently than without the scaler"
-        )
+        same = repr(param.tolist()) == repr(alone.tolist())
+        assert same, "the optimizer stepped differently than without the scaler"
 
 
 # ---------------------------------------------------------------------------------------- errors
@@ -258,9 +247,8 @@ BACKOFF_FACTOR = text_of(refusals.BACKOFF_FACTOR)
 def misuse_raises(case: ScalerAdapter) -> None:
     """A step() without gradients or with closure=, and scale() of no tensor raise."""
     scaler = case.ready_to_step()
-    with case.raises(
-        scaler, CLOSURE
-    ):  # the gradients of a closure would not be checked
+    # The gradients of a closure would not be checked.
+    with case.raises(scaler, CLOSURE):
         scaler.step(case.optimizer, closure=lambda: 5.0)
     for outputs in (3.0, None):
         with case.raises(scaler, NOT_A_LOSS):

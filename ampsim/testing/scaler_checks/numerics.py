@@ -4,12 +4,13 @@ dtypes, fused kernels.
 
 import math
 from contextlib import suppress
+from itertools import cycle
 from typing import Any
 
 import torch
 from hypothesis import strategies as st
 
-from ampsim.testing.scaler_checks.adapter import ScalerAdapter
+from ampsim.testing.scaler_checks.adapter import ScalerAdapter, gradient, sgd
 from ampsim.testing.scaler_checks.check import check
 from ampsim.testing.scaler_checks.strategies import NONFINITE, overflow_sequences
 
@@ -47,22 +48,16 @@ def scale_recovers_after_overflows(
 ) -> None:
     """After any growths and overflows, finite steps raise the scale, and an overflow lowers it."""
     low, high = case.traits.min_scale or 0.0, case.traits.max_scale or 2.0**112
-    scaler = case.make(
-        init_scale=1.0,
-        growth_factor=2.0**16,
-        backoff_factor=2.0**-16,
-        growth_interval=1,
-    )
+    factors = {"growth_factor": 2.0**16, "backoff_factor": 2.0**-16}
+    scaler = case.make(init_scale=1.0, growth_interval=1, **factors)
     backoff, repeats = [True] * case.traits.hysteresis, case.overflows_per_binade
     case.run(scaler, [False] * growths * repeats + backoff * overflows * repeats)
     before, *_, after = case.run(scaler, [False] * 3)
-    assert after > before or before >= high, (
-        f"finite steps changed the scale from {before} to {after}"
-    )
+    changed = f"changed the scale from {before} to {after}"
+    assert after > before or before >= high, f"finite steps {changed}"
     before, *_, after = case.run(scaler, backoff)
-    assert after < before or before <= low, (
-        f"an overflow changed the scale from {before} to {after}"
-    )
+    changed = f"changed the scale from {before} to {after}"
+    assert after < before or before <= low, f"an overflow {changed}"
 
 
 @check(
@@ -83,9 +78,8 @@ def scale_stays_power_of_two(
     for overflows in found_inf:
         case.iterate(scaler, overflows)
         now = case.loss_scale(scaler)
-        assert now in (0.0, math.inf) or math.frexp(now)[0] == 0.5, (
-            f"the scale is {now!r}"
-        )
+        is_power = now in (0.0, math.inf) or math.frexp(now)[0] == 0.5
+        assert is_power, f"the scale is {now!r}"
 
 
 @check(5, needs="gives_up")
@@ -157,16 +151,14 @@ def no_nonfinite_step_after_unscale(
     """An inf or NaN that the loop writes into a gradient after unscale_() is not stepped with, or
     step() raises.
     """
-    scaler, param = case.make(), torch.nn.Parameter(torch.zeros(3))
-    optimizer = torch.optim.SGD([param], lr=1.0, fused=fused)
+    scaler, (param, optimizer) = case.make(), sgd(3, fused=fused)
     param.grad = torch.full((3,), case.loss_scale(scaler))
     scaler.unscale_(optimizer)
     param.grad[1] = bad  # as a division by a count of 0 tokens does
     with suppress(Exception):  # a scaler may raise
         scaler.step(optimizer)
-    assert param.isfinite().all(), (
-        f"stepped with a gradient of {bad}, written after unscale_()"
-    )
+    text = f"stepped with a gradient of {bad}, written after unscale_()"
+    assert param.isfinite().all(), text
 
 
 @check(
@@ -189,36 +181,27 @@ def nonfinite_gradients_are_found(
     """inf, -inf, and NaN are found in any element of any group and dtype, and count as one
     overflow.
     """
-    shapes = [
-        (37,),
-        (3, 2),
-        (255, 257),
-        (),
-        (2,),
-        (2,),
-    ]  # 37: a vector loop and its remainder
-    params = [
-        torch.nn.Parameter(torch.ones(shape, dtype=dtypes[i % len(dtypes)]))
-        for i, shape in enumerate(shapes)
-    ]
+    # 37: a vector loop and its remainder
+    shapes = [(37,), (3, 2), (255, 257), (), (2,), (2,)]
+    params = list[Any]()
+    for shape, dtype in zip(shapes, cycle(dtypes)):
+        params.append(torch.nn.Parameter(torch.ones(shape, dtype=dtype)))
     groups = [{"params": [param]} for param in params]
-    optimizer = (torch.optim.AdamW if fused else torch.optim.SGD)(
-        groups, lr=0.125, fused=fused
-    )
-    scaler, after = case.make(growth_interval=3), case.backed_off_scale()
+    kind = torch.optim.AdamW if fused else torch.optim.SGD
+    optimizer = kind(groups, lr=0.125, fused=fused)
+    scaler = case.make(growth_interval=3)
     case.loss_scale(scaler)
     for i, param in enumerate(params):
         param.grad = torch.ones_like(param)
         if i in which:
             grad = param.grad.view(-1)
-            first = 0 if where is None else int(where * (len(grad) - 1))
+            first = int((where or 0.0) * (len(grad) - 1))
             grad[first : None if where is None else first + 1] = bad[0]
-            grad[-1 - first] = bad[-1] if len(bad) > 1 else grad[-1 - first]
+            if len(bad) > 1:
+                grad[-1 - first] = bad[-1]
     scaler.step(optimizer)
     assert all((param == 1.0).all() for param in params), "the optimizer stepped"
-    scaler.update()
-    scale = case.loss_scale(scaler)
-    assert after in (None, scale), f"the scale is {scale}, expected {after}"
+    case.assert_backs_off(scaler)
 
 
 @check(5, bad=st.sampled_from([None, *NONFINITE]), which=st.integers(0, 1))
@@ -230,18 +213,14 @@ def sparse_gradients_are_checked(
     """
     params = [torch.nn.Parameter(torch.ones(4, 2)) for _ in range(2)]
     scaler, optimizer = case.make(growth_interval=3), torch.optim.SGD(params, lr=1.0)
-    scale, expected, after = (
-        case.loss_scale(scaler),
-        torch.ones(4, 2),
-        case.backed_off_scale(),
-    )
+    scale, expected = case.loss_scale(scaler), torch.ones(4, 2)
+    rows = torch.tensor([[3, 1]])
     for i, param in enumerate(params):
-        values, rows = torch.full((2, 2), 3 * scale), torch.tensor([[3, 1]])
+        values = torch.full((2, 2), 3 * scale)
         if i == which and bad is not None:
             values[1, 1] = bad
-        param.grad = torch.sparse_coo_tensor(
-            rows, values, (4, 2), check_invariants=True
-        )
+        grad = torch.sparse_coo_tensor(rows, values, (4, 2), check_invariants=True)
+        param.grad = grad
     try:
         scaler.step(optimizer)
     except Exception:  # a scaler may raise for sparse gradients
@@ -249,13 +228,10 @@ def sparse_gradients_are_checked(
     else:
         if bad is None:
             expected[[1, 3]] = -2.0
-    assert all(torch.equal(param, expected) for param in params), (
-        f"parameters became {params}"
-    )
+    same = all(torch.equal(param, expected) for param in params)
+    assert same, f"parameters became {params}"
     if bad is not None:
-        scaler.update()
-        scale = case.loss_scale(scaler)
-        assert after in (None, scale), f"the scale is {scale}, expected {after}"
+        case.assert_backs_off(scaler)
 
 
 @check(5, size=st.sampled_from([1.0, 0.0, 2.0**60, 3e38]))
@@ -263,10 +239,8 @@ def finite_gradients_never_skip(case: ScalerAdapter, size: float) -> None:
     """Finite gradients of any size are no overflow: the scale does not fall."""
     scaler = case.make(init_scale=1024.0)
     case.applied(scaler, [size] * 3)
-    scales = [case.iterate(scaler, False) for _ in range(1 + case.traits.delay)]
-    assert min(scales) >= 1024.0, (
-        f"three gradients of {size!r} led the scale to {min(scales)}"
-    )
+    low = min(case.iterate_each(scaler, [False] * (1 + case.traits.delay)))
+    assert low >= 1024.0, f"three gradients of {size!r} led the scale to {low}"
 
 
 # ------------------------------------------------------------------------------------- division
@@ -289,15 +263,13 @@ def unscale_by_power_of_two_is_exact(
     scaler = case.make(init_scale=2.0**scale)
     param = torch.nn.Parameter(torch.ones(2, 3, dtype=dtype))
     true = (1 + torch.arange(6.0).reshape(2, 3)).to(dtype) / 3 * 2.0**size
-    memory = (
-        torch.empty(3, 2, dtype=dtype).t()
-        if transposed
-        else torch.empty(2, 3, dtype=dtype)
-    )
+    memory = torch.empty_like(true)
+    if transposed:
+        memory = torch.empty(3, 2, dtype=dtype).t()
     param.grad = memory.copy_(true * case.loss_scale(scaler))
     scaler.step(torch.optim.SGD([param], lr=0.0))
     worst = int((param.grad - true).abs().argmax())
-    seen, due = param.grad.flatten()[worst].item(), true.flatten()[worst].item()
+    seen, due = (each.flatten()[worst].item() for each in (param.grad, true))
     same = torch.equal(param.grad, true)
     assert same, f"element {worst} is unscaled to {seen!r}, expected {due!r}"
 
@@ -317,12 +289,10 @@ def unscale_uses_scale_of_loss(
     gradient, up to rounding.
     """
     scaler = case.make(init_scale=scale, growth_interval=2)
-    for overflows in found_inf:
-        case.iterate(scaler, overflows)
+    case.iterate_each(scaler, found_inf)
     seen = case.applied(scaler, [3.0 * case.loss_scale(scaler)] * 2, unscales=unscales)
-    assert all(math.isclose(each, 3.0, rel_tol=1e-5) for each in seen), (
-        f"the optimizer saw {seen}, expected [3.0, 3.0]"
-    )
+    same = all(math.isclose(each, 3.0, rel_tol=1e-5) for each in seen)
+    assert same, f"the optimizer saw {seen}, expected [3.0, 3.0]"
 
 
 @check(
@@ -341,25 +311,22 @@ def gradients_are_unscaled_on_their_device(
     The optimizer gets the true gradient, large or 0, up to rounding.
     """
     scaler = case.make(init_scale=scale, growth_interval=2)
-    weight: Any = torch.nn.Parameter(torch.zeros(3))
+    weight, optimizer = sgd(3)
     if loads:
         scaler, saved = case.make(init_scale=512.0, growth_interval=2), scaler
         case.iterate(scaler, False)
         scaler.load_state_dict(saved.state_dict())
-    optimizer = torch.optim.SGD([weight], lr=1.0)
     scaler.scale((true * weight).sum()).backward()
-    gradient = weight.grad  # which other references see too
+    grad = weight.grad  # which other references see too
     if unscales:
         scaler.unscale_(optimizer)
-        seen = gradient[0].item()
-        assert math.isclose(seen, true, rel_tol=1e-5), (
-            f"unscale_() left a gradient of {seen!r}, expected {true}"
-        )
+        seen = grad[0].item()
+        same = math.isclose(seen, true, rel_tol=1e-5)
+        assert same, f"unscale_() left a gradient of {seen!r}, expected {true}"
     scaler.step(optimizer)
     seen = -weight[0].item()
-    assert math.isclose(seen, true, rel_tol=1e-5), (
-        f"the optimizer saw a gradient of {seen!r}, expected {true}"
-    )
+    same = math.isclose(seen, true, rel_tol=1e-5)
+    assert same, f"the optimizer saw a gradient of {seen!r}, expected {true}"
 
 
 # --------------------------------------------------------------------------------- fused kernels
@@ -385,7 +352,7 @@ def fused_matches_unfused(
     for number, overflows in enumerate(found_inf):
         scale = case.loss_scale(scaler)
         for param, optimizer in ((one, fused), (two, plain)):
-            param.grad = torch.tensor([scale, scale, math.inf if overflows else scale])
+            param.grad = gradient(scale, overflows)
             if unscales and number % 2:
                 scaler.unscale_(optimizer)
             scaler.step(optimizer)
@@ -402,15 +369,14 @@ def fused_step_respects_strides(
 
     A scaler that does not pass its scale to the kernel passes this check.
     """
-    scaler, param = case.make(growth_interval=3), torch.nn.Parameter(torch.ones(2, 3))
-    optimizer, true = (
-        torch.optim.SGD([param], lr=1.0, fused=True),
-        torch.arange(6.0).reshape(2, 3),
-    )
-    scales: list[Any] = []
-    optimizer.register_step_pre_hook(
-        lambda *_: scales.append(getattr(optimizer, "grad_scale", None))
-    )
+    scaler = case.make(growth_interval=3)
+    param, optimizer = sgd(2, 3, value=1.0, fused=True)
+    true, scales = torch.arange(6.0).reshape(2, 3), list[Any]()
+
+    def note(*_: Any) -> None:
+        scales.append(getattr(optimizer, "grad_scale", None))
+
+    optimizer.register_step_pre_hook(note)
     memory = torch.zeros(2, 6)[:, ::2] if wide else torch.zeros(3, 2).t()
     param.grad = memory.copy_(true * case.loss_scale(scaler))
     if unscales:

@@ -2,11 +2,12 @@
 
 import math
 from contextlib import suppress
+from typing import Any
 
 import torch
 from hypothesis import strategies as st
 
-from ampsim.testing.scaler_checks.adapter import ScalerAdapter
+from ampsim.testing.scaler_checks.adapter import ScalerAdapter, gradient, sgd
 from ampsim.testing.scaler_checks.check import check
 from ampsim.testing.scaler_checks.strategies import (
     FINITE,
@@ -16,16 +17,10 @@ from ampsim.testing.scaler_checks.strategies import (
 Flags = tuple[bool, bool, bool]
 
 
-def sgd(count: int, lr: float) -> list[torch.optim.Optimizer]:
-    """Return optimizers with momentum, each of one parameter of three ones."""
-    params = [torch.nn.Parameter(torch.ones(3)) for _ in range(count)]
-    return [torch.optim.SGD([param], lr=lr, momentum=0.9) for param in params]
-
-
-def param_of(optimizer: torch.optim.Optimizer) -> torch.Tensor:
-    """Return the parameter of an optimizer that has one."""
-    param: torch.Tensor = optimizer.param_groups[0]["params"][0]
-    return param
+def several(count: int, **options: Any) -> tuple[list[Any], list[Any]]:
+    """Return parameters of three ones, and an optimizer of each."""
+    pairs = [sgd(3, value=1.0, **options) for _ in range(count)]
+    return [param for param, _ in pairs], [optimizer for _, optimizer in pairs]
 
 
 @check(2, issue="NVIDIA/apex#179", needs="optimizers", found_inf=FLAGS)
@@ -33,8 +28,8 @@ def optimizers_share_one_scale(case: ScalerAdapter, found_inf: list[Flags]) -> N
     """Overflows in any optimizers count as one; each skips its own optimizer, or all, as
     `Traits.skips` declares.
     """
-    scaler, optimizers = case.make(growth_interval=3), sgd(3, lr=0.125)
-    params = [param_of(optimizer) for optimizer in optimizers]
+    scaler = case.make(growth_interval=3)
+    params, optimizers = several(3, lr=0.125, momentum=0.9)
     expected = case.expected_scales(found_inf, growth_interval=3)
     for overflows, due in zip([*found_inf, FINITE], expected):
         before = [param.tolist() for param in params]
@@ -54,14 +49,12 @@ def growth_continues_after_interval_is_lowered(
     interval.
     """
     scaler = case.make(growth_interval=9)
-    for _ in range(tracker):
-        case.iterate(scaler, False)
+    case.iterate_each(scaler, [False] * tracker)
     scaler.set_growth_interval(lowered)
-    steps = lowered + case.traits.delay + 1
-    before, *_, after = [case.iterate(scaler, False) for _ in range(steps)]
-    assert after > before or before == case.traits.max_scale, (
-        f"the scale is still {after}"
-    )
+    steps = [False] * (lowered + case.traits.delay + 1)
+    before, *_, after = case.iterate_each(scaler, steps)
+    grows = after > before or before == case.traits.max_scale
+    assert grows, f"the scale is still {after}"
 
 
 @check(
@@ -78,9 +71,8 @@ def overflow_in_any_micro_batch_skips(case: ScalerAdapter, micro: list[bool]) ->
     for overflows in micro:
         scaler.scale((param * (math.inf if overflows else 1.0)).sum()).backward()
         scales.add(case.loss_scale(scaler))
-    assert len(scales) == 1, (
-        f"the losses of one step were multiplied by {sorted(scales)}"
-    )
+    text = f"the losses of one step were multiplied by {sorted(scales)}"
+    assert len(scales) == 1, text
     scaler.step(case.optimizer)
     expected = 1.0 if any(micro) else 1.0 - 0.125 * len(micro)
     got = param.tolist()
@@ -100,17 +92,15 @@ def unscaled_overflow_backs_off(
     """An overflow that unscale_() finds makes update() back off, whether or not the optimizer is
     stepped.
     """
-    scaler, after = case.make(growth_interval=3), case.backed_off_scale()
+    scaler = case.make(growth_interval=3)
     scale = case.loss_scale(scaler)
-    for i, (optimizer, stepped) in enumerate(zip(sgd(2, lr=0.125), steps)):
-        bad = math.inf if i == which else scale
-        param_of(optimizer).grad = torch.tensor([scale, scale, bad])
+    for i, stepped in enumerate(steps):
+        param, optimizer = sgd(3, value=1.0)
+        param.grad = gradient(scale, i == which)
         scaler.unscale_(optimizer)
         if stepped:
             scaler.step(optimizer)
-    scaler.update()
-    scale = case.loss_scale(scaler)
-    assert after in (None, scale), f"the scale is {scale}, expected {after}"
+    case.assert_backs_off(scaler)
 
 
 @check(2, needs="optimizers", overflows=st.booleans(), unscales=st.booleans())
@@ -121,11 +111,9 @@ def update_between_steps_keeps_gradients_correct(
     loss, or raises.
     """
     scaler = case.make(init_scale=1024.0, growth_interval=1)
-    first, second = sgd(2, lr=1.0)
-    one, two = param_of(first), param_of(second)
-    scaler.scale(
-        (one * (math.inf if overflows else 3.0)).sum() + (two * 3.0).sum()
-    ).backward()
+    (one, two), (first, second) = several(2)
+    factor = math.inf if overflows else 3.0
+    scaler.scale((one * factor).sum() + (two * 3.0).sum()).backward()
     scaler.step(first)
     scaler.update()
     true = 3.0
@@ -137,12 +125,10 @@ def update_between_steps_keeps_gradients_correct(
     except Exception:  # a scaler may raise
         true = 0.0
     seen, moved = (1.0 - two)[0].item(), one.tolist()
-    assert two.tolist() == [1.0 - true] * 3, (
-        f"optimizer 1 saw a gradient of {seen}, expected {true}"
-    )
-    assert moved == [1.0 if overflows else -2.0] * 3, (
-        f"the first parameters became {moved}"
-    )
+    text = f"optimizer 1 saw a gradient of {seen}, expected {true}"
+    assert two.tolist() == [1.0 - true] * 3, text
+    due = 1.0 if overflows else -2.0
+    assert moved == [due] * 3, f"the first parameters became {moved}"
 
 
 @check(2, needs="optimizers")
@@ -150,9 +136,8 @@ def optimizers_with_reused_id_are_distinct(case: ScalerAdapter) -> None:
     """A new optimizer with the id() of a deleted one is treated as a new optimizer."""
     scaler, raised = case.make(growth_interval=3), []
     case.loss_scale(scaler)
-    for _ in range(
-        64
-    ):  # many get the id of the one before, and which ones differs by process
+    # Many get the id of the one before, and which ones differs by process.
+    for _ in range(64):
         param = torch.nn.Parameter(torch.ones(2))
         param.grad = torch.ones(2)
         try:
@@ -186,6 +171,5 @@ def gradients_are_divided_once(
             scaler.step(optimizer)
             steps += 1
     moved, true = (-shared).tolist(), 3.0 * steps
-    assert moved == [true] * 3, (
-        f"{steps} steps with a gradient of 3.0 moved it by {moved}"
-    )
+    text = f"{steps} steps with a gradient of 3.0 moved it by {moved}"
+    assert moved == [true] * 3, text

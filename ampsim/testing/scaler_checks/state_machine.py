@@ -49,7 +49,7 @@ def scales_match_reference(
     found_inf = found_inf + [False] * (1 + rule.get("growth_interval", 2000))
     expected = case.expected_scales(found_inf, **rule)
     scaler = case.make(**rule)
-    scales = [case.iterate(scaler, overflows) for overflows in found_inf]
+    scales = case.iterate_each(scaler, found_inf)
     same = [math.isclose(*pair, rel_tol=1e-6) for pair in zip(scales, expected)]
     assert all(same), f"update {same.index(False) - 1}: {scales}, expected {expected}"
 
@@ -59,7 +59,7 @@ def scales_are_finite(
 ) -> None:
     """The scales of an overflow sequence are finite."""
     scaler = case.make(**rule)
-    scales = [case.iterate(scaler, overflows) for overflows in [*found_inf, False]]
+    scales = case.iterate_each(scaler, [*found_inf, False])
     assert all(map(math.isfinite, scales)), scales
 
 
@@ -79,9 +79,8 @@ def _register(predicate: Callable[[Any], str | None]) -> None:
             assert not violation, f"{violation} (update {t})"
 
     name = predicate.__name__
-    is_about_inf = (
-        name == "scale_is_never_infinite"
-    )  # where the reference is one of several
+    # There the reference is one of several.
+    is_about_inf = name == "scale_is_never_infinite"
     make = check(
         0,
         issue=ISSUES.get(name, ""),
@@ -112,9 +111,8 @@ def skipped_step_changes_nothing(case: ScalerAdapter, found_inf: list[bool]) -> 
         before = case.trained_bits()
         case.iterate(scaler, overflows)
         changed = case.trained_bits() != before
-        assert not (overflows and changed), (
-            "parameters or optimizer state changed in a skipped step"
-        )
+        text = "parameters or optimizer state changed in a skipped step"
+        assert not (overflows and changed), text
         assert overflows or changed, "the optimizer did not step"
 
 
@@ -124,12 +122,10 @@ def get_scale_matches_scale(
 ) -> None:
     """Between iterations get_scale() returns the factor that scale() uses next."""
     scaler = case.make(**rule)
-    rounding = (
-        0.0 if case.traits.drop_in else 2.0**-24
-    )  # a scale may be wider than a loss
+    # A scale may be wider than a loss.
+    rounding = 0.0 if case.traits.drop_in else 2.0**-24
     for overflows in found_inf:
         case.iterate(scaler, overflows)
         shown, used = scaler.get_scale(), case.loss_scale(scaler)
-        assert math.isclose(shown, used, rel_tol=rounding), (
-            f"get_scale() is {shown!r}, a loss is multiplied by {used!r}"
-        )
+        same = math.isclose(shown, used, rel_tol=rounding)
+        assert same, f"get_scale() is {shown!r}, a loss is multiplied by {used!r}"
