@@ -3,17 +3,18 @@
 import inspect
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from ampsim.core.validation import nearest
 from ampsim.testing.alarm import CannotJudgeError
 
 Outcome = Literal["passed", "failed", "error", "skipped", "xfailed", "xpassed"]
+Lines = list[tuple[str, str]]  # (label, text), of a report
 Each = TypeVar("Each", bound="Check")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Check:
     """A check: a function that tests one property, and the texts that reports print.
 
@@ -29,12 +30,15 @@ class Check:
     """
 
     name: str
-    statement: str = field(repr=False)
-    function: Callable[..., Any] = field(repr=False)
-    issue: str = field(default="", repr=False)
+    statement: str
+    function: Callable[..., Any]
+    issue: str = ""
     level: int = 0
-    group: str = field(default="", repr=False)
-    needs: tuple[str, ...] = field(default=(), repr=False)
+    group: str = ""
+    needs: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<check {self.name}>"
 
 
 @dataclass(frozen=True)
@@ -117,7 +121,7 @@ def chosen(checks: Mapping[str, Each], names: Collection[str] | None) -> list[Ea
     return [each for name, each in checks.items() if names is None or name in names]
 
 
-def described(check: Check, seen: str, story: Sequence[tuple[str, str]] = ()) -> str:
+def described(check: Check, seen: str, story: Iterable[tuple[str, str]] = ()) -> str:
     """Return the text of a failure: check and observation, property, lines of (label, text), and
     issue.
     """

@@ -9,7 +9,7 @@ import inspect
 import re
 import shlex
 from contextlib import suppress
-from types import ModuleType
+from types import GenericAlias, ModuleType
 from typing import Any
 
 from ampsim.core.machine import Rule
@@ -154,6 +154,8 @@ def _add(definition: Any, text: str, found: dict[str, str]) -> None:
     for name in sorted(names & space.keys() - found.keys()):
         used = space[name]
         home = getattr(used, "__module__", "")
+        if isinstance(used, GenericAlias):
+            continue  # of annotations too
         if isinstance(used, ModuleType):
             found[name] = f"import {name}"
         elif getattr(used, "__name__", "") != name:

@@ -10,6 +10,10 @@ from typing import Any
 
 import torch
 
+Constants = dict[str, Any]  # of a rule
+Flags = list[bool]  # found_inf of each iteration
+Scales = list[float]  # of iterations
+
 
 def sgd(*shape: int, value: float = 0.0, **options: Any) -> tuple[Any, Any]:
     """Return a parameter with this value in each element, and its optimizer; ``lr`` is 1."""
@@ -51,11 +55,11 @@ class ScalerAdapter:
         scaler.update()
         return scale
 
-    def iterate_each(self, scaler: Any, found_inf: Iterable[bool]) -> list[float]:
+    def iterate_each(self, scaler: Any, found_inf: Iterable[bool]) -> Scales:
         """Run one iteration per flag and return their loss scales."""
         return [self.iterate(scaler, overflows) for overflows in found_inf]
 
-    def run(self, scaler: Any, found_inf: Sequence[bool]) -> list[float]:
+    def run(self, scaler: Any, found_inf: Sequence[bool]) -> Scales:
         """Return the loss scale of each iteration, and of the one after them; a delay is removed."""
         delay = self.traits.delay
         used = self.iterate_each(scaler, [*found_inf, *[False] * delay])
@@ -67,7 +71,7 @@ class ScalerAdapter:
         gradients: Sequence[float],
         fused: bool = False,
         unscales: bool = False,
-    ) -> list[float]:
+    ) -> Scales:
         """Return the gradients that an optimizer gets in one iteration, of these scaled gradients."""
         weights, optimizer = sgd(len(gradients), fused=fused)
         scaler.scale(torch.ones(()))
@@ -76,7 +80,7 @@ class ScalerAdapter:
             scaler.unscale_(optimizer)
         scaler.step(optimizer)
         scaler.update()
-        moved: list[float] = (-weights).tolist()
+        moved: Scales = (-weights).tolist()
         return moved
 
     def iterate_all(
@@ -164,7 +168,7 @@ class ScalerAdapter:
 
     # ----------------------------------------- the reference: `Example` and a reproducer answer
 
-    def expected_scales(self, *args: Any, **kwargs: Any) -> list[float]:
+    def expected_scales(self, *args: Any, **kwargs: Any) -> Scales:
         """Return what the reference state machine says, see `reference.scales`."""
         raise NotImplementedError
 
@@ -172,10 +176,13 @@ class ScalerAdapter:
         """Return what each call should do, see `reference.calls`."""
         raise NotImplementedError
 
-    def assert_backs_off(self, scaler: Any) -> None:
-        """Update a new scaler of growth interval 3 after an overflow, and check its scale."""
+    def backed_off_scale(self) -> float:
+        """Return the scale after an overflow of a new scaler of growth interval 3."""
+        return self.expected_scales([True], growth_interval=3)[-1]
+
+    def assert_backs_off(self, scaler: Any, due: float) -> None:
+        """Update, and check the scale, if it has no delay."""
         scaler.update()
-        due = self.expected_scales([True], growth_interval=3)[-1]
         scale = self.loss_scale(scaler)
         same = scale == due or self.traits.delay
         assert same, f"the scale is {scale}, expected {due}"

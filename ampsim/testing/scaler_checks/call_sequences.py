@@ -4,12 +4,11 @@ machine.
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from hypothesis import strategies as st
 
-from ampsim.testing.scaler_checks.adapter import ScalerAdapter
+from ampsim.testing.scaler_checks.adapter import Constants, ScalerAdapter
 from ampsim.testing.scaler_checks.check import check
 from ampsim.testing.scaler_checks.reference import GRADIENTS, Program
 from ampsim.testing.scaler_checks.strategies import rules
@@ -56,7 +55,7 @@ def _calls(text: str) -> list[Call]:
     ],
 )
 def call_sequences_match_torch(
-    case: ScalerAdapter, rule: dict[str, Any], calls: list[Call]
+    case: ScalerAdapter, rule: Constants, calls: list[Call]
 ) -> None:
     """Any sequence of calls returns, raises, unscales, and steps as torch's scaler; a drop-in
     matches exactly.

@@ -2,9 +2,9 @@
 
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from traceback import extract_tb
 from typing import Any
@@ -15,7 +15,14 @@ from hypothesis.strategies import SearchStrategy
 
 from ampsim.testing import examples as generation
 from ampsim.testing.alarm import OverdueError, alarm, place, user_frames
-from ampsim.testing.check import BrokenError, Check, RaisedError, described, stating
+from ampsim.testing.check import (
+    BrokenError,
+    Check,
+    Lines,
+    RaisedError,
+    described,
+    stating,
+)
 from ampsim.testing.examples import Examples
 from ampsim.testing.judge import NotApplicableError
 from ampsim.testing.lines import TESTING
@@ -48,12 +55,12 @@ class Failure:
     values: Mapping[str, Any]
     error: BaseException
 
-    def story(self) -> list[tuple[str, str]]:
+    def story(self) -> Lines:
         """Return what was requested, generated, and done, as lines of (label, text)."""
         return self.example.story(self.values)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class ScalerCheck(Check):
     """A check of scalers; its level is an index into `LEVELS`.
 
@@ -67,14 +74,12 @@ class ScalerCheck(Check):
         seed: Seed of the examples; None follows the profile.
     """
 
-    strategies: Mapping[str, SearchStrategy[Any]] = field(
-        default_factory=dict, repr=False
-    )
-    found: Sequence[Mapping[str, object]] = field(default=(), repr=False)
-    last: Sequence[Mapping[str, object]] = field(default=(), repr=False)
-    printed: Callable[..., None] | None = field(default=None, repr=False)
-    examples: int | None = field(default=None, repr=False)
-    seed: int | None = field(default=None, repr=False)
+    strategies: Mapping[str, SearchStrategy[Any]]
+    found: Sequence[Mapping[str, object]]
+    last: Sequence[Mapping[str, object]]
+    printed: Callable[..., None] | None
+    examples: int | None = None
+    seed: int | None = None
 
     def __call__(
         self,
@@ -116,7 +121,7 @@ class ScalerCheck(Check):
             return
         if isinstance(failure.error, OverdueError):
             raise AssertionError(self.message(failure, chosen)) from failure.error
-        hints = list[tuple[str, str]]()
+        hints = Lines()
         with suppress(OverdueError), alarm(limit):
             hints = suggestion(
                 self,
@@ -201,11 +206,11 @@ class ScalerCheck(Check):
         self,
         failure: Failure,
         examples: Examples,
-        hints: Sequence[tuple[str, str]] = (),
+        hints: Iterable[tuple[str, str]] = (),
     ) -> str:
         """Write what an example showed, with hints, its story, and the line that repeats it."""
         error = failure.error
-        seen, where = readable(str(error)), list[tuple[str, str]]()
+        seen, where = readable(str(error)), Lines()
         if isinstance(error, OverdueError):
             where.append(("where", place(error)))
         elif not isinstance(error, BrokenError):
@@ -216,7 +221,7 @@ class ScalerCheck(Check):
         commands = self.commands(failure.example.subject, examples)
         return described(self, seen, [*hints, *where, *failure.story(), *commands])
 
-    def commands(self, subject: Subject, examples: Examples) -> list[tuple[str, str]]:
+    def commands(self, subject: Subject, examples: Examples) -> Lines:
         """Return the commands that repeat the failure and write a test of it, as lines of (label,
         text).
         """

@@ -3,13 +3,12 @@
 import copy
 import io
 import pickle
-from typing import Any
 
 import torch
 from hypothesis import strategies as st
 
 from ampsim.testing.construction import CONSTANTS
-from ampsim.testing.scaler_checks.adapter import ScalerAdapter
+from ampsim.testing.scaler_checks.adapter import Constants, Flags, ScalerAdapter
 from ampsim.testing.scaler_checks.check import check
 from ampsim.testing.scaler_checks.strategies import overflow_sequences, rules
 
@@ -21,9 +20,7 @@ OTHER = {
 }
 
 
-def others(
-    case: ScalerAdapter, rule: dict[str, Any], sets: bool = False
-) -> dict[str, Any]:
+def others(case: ScalerAdapter, rule: Constants, sets: bool = False) -> Constants:
     """Return other constants for the scaler that resumes, which the checkpoint overrides if it
     holds them.
     """
@@ -32,7 +29,7 @@ def others(
     return {**rule, "init_scale": 512.0, **({"growth_interval": 4} if sets else {})}
 
 
-def plain(interval: int, before: int, after: int) -> dict[str, Any]:
+def plain(interval: int, before: int, after: int) -> Constants:
     """Return an example of finite steps before and after a plain resume."""
     options = dict.fromkeys(["used", "again", "overrides", "sets"], False)
     flags = {"before": [False] * before, "after": [False] * after}
@@ -57,9 +54,9 @@ def plain(interval: int, before: int, after: int) -> dict[str, Any]:
 )
 def state_dict_continues_run(
     case: ScalerAdapter,
-    rule: dict[str, Any],
-    before: list[bool],
-    after: list[bool],
+    rule: Constants,
+    before: Flags,
+    after: Flags,
     used: bool,
     again: bool,
     overrides: bool,
@@ -106,7 +103,7 @@ def state_dict_continues_run(
     after=overflow_sequences(longest=8),
 )
 def pickling_is_exact(
-    case: ScalerAdapter, rule: dict[str, Any], before: list[bool], after: list[bool]
+    case: ScalerAdapter, rule: Constants, before: Flags, after: Flags
 ) -> None:
     """A scaler pickled between iterations continues the run exactly."""
     scaler, after = case.make(**rule), after + [False] * (case.traits.delay + 1)
@@ -126,7 +123,7 @@ def pickling_is_exact(
     loads=st.booleans(),
 )
 def state_dict_is_snapshot(
-    case: ScalerAdapter, before: list[bool], after: list[bool], loads: bool
+    case: ScalerAdapter, before: Flags, after: Flags, loads: bool
 ) -> None:
     """A state dict does not change when the run continues, in a file, or after it is loaded."""
     scaler = case.make(growth_interval=3)

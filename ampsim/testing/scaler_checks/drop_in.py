@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 
 from ampsim.core import refusals
 from ampsim.core.refusals import Refusal
-from ampsim.testing.scaler_checks.adapter import ScalerAdapter, gradient, sgd
+from ampsim.testing.scaler_checks.adapter import (
+    Constants,
+    Flags,
+    ScalerAdapter,
+    gradient,
+    sgd,
+)
 from ampsim.testing.scaler_checks.check import check
 from ampsim.testing.scaler_checks.strategies import overflow_sequences, rules
 from ampsim.testing.scaler_checks.suggest_traits import DECLARED
@@ -40,7 +46,7 @@ assert missing_features_are_declared.name == DECLARED
 )
 def loss_is_multiplied_by_scale(
     case: ScalerAdapter,
-    rule: dict[str, Any],
+    rule: Constants,
     dtype: torch.dtype,
     shape: tuple[int, ...],
 ) -> None:
@@ -73,7 +79,7 @@ def loss_is_multiplied_by_scale(
 
 @check(1, rule=rules(growth=False), found_inf=overflow_sequences())
 def scale_is_exact_float32(
-    case: ScalerAdapter, rule: dict[str, Any], found_inf: list[bool]
+    case: ScalerAdapter, rule: Constants, found_inf: Flags
 ) -> None:
     """The scale after each update is ``float32(float64(S) * factor)``, up to rounding; exactly for
     a drop-in.
@@ -92,9 +98,7 @@ def scale_is_exact_float32(
     found_inf=overflow_sequences(longest=6),
     fused=st.booleans(),
 )
-def last_step_reports_skip(
-    case: ScalerAdapter, found_inf: list[bool], fused: bool
-) -> None:
+def last_step_reports_skip(case: ScalerAdapter, found_inf: Flags, fused: bool) -> None:
     """After step(), ``last_step.skipped`` reports whether the optimizer was skipped, fused or not."""
     scaler, (param, optimizer) = case.make(growth_interval=3), sgd(3, fused=fused)
     for overflows in found_inf:
@@ -142,13 +146,13 @@ SETTINGS = {"growth_factor": 4.0, "backoff_factor": 0.25, "growth_interval": 2}
     found_inf=overflow_sequences(longest=6),
     name=st.sampled_from([*SETTINGS]),
 )
-def setters_take_effect(case: ScalerAdapter, found_inf: list[bool], name: str) -> None:
+def setters_take_effect(case: ScalerAdapter, found_inf: Flags, name: str) -> None:
     """The getter returns the factor or interval that was set, and the next growth or backoff uses
     it.
     """
     scaler, value = case.make(growth_interval=1), SETTINGS[name]
     rounding = 0.0 if case.traits.drop_in else 2.0**-20  # of 6 updates
-    constants: dict[str, Any] = {"growth_interval": 1, name: value}
+    constants: Constants = {"growth_interval": 1, name: value}
     expected = case.expected_scales(found_inf, **constants)
     getattr(scaler, f"set_{name}")(value)
     got = getattr(scaler, f"get_{name}")()
@@ -167,9 +171,9 @@ def setters_take_effect(case: ScalerAdapter, found_inf: list[bool], name: str) -
 )
 def new_scale_keeps_growth_tracker(
     case: ScalerAdapter,
-    before: list[bool],
+    before: Flags,
     new_scale: float,
-    after: list[bool],
+    after: Flags,
     tensor: bool,
 ) -> None:
     """update(new_scale) sets the scale to float32(new_scale) and does not change the growth
@@ -203,8 +207,8 @@ def new_scale_keeps_growth_tracker(
 )
 def disabled_scaler_changes_nothing(
     case: ScalerAdapter,
-    rule: dict[str, Any],
-    found_inf: list[bool],
+    rule: Constants,
+    found_inf: Flags,
     unscales: bool,
     loads: bool,
 ) -> None:

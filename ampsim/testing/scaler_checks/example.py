@@ -12,9 +12,10 @@ import torch
 from ampsim.core.formats import far_power
 from ampsim.core.machine import Rule, round_to_float32
 from ampsim.core.properties import History
+from ampsim.testing.check import Lines
 from ampsim.testing.construction import CONSTANTS
 from ampsim.testing.scaler_checks import reference
-from ampsim.testing.scaler_checks.adapter import ScalerAdapter
+from ampsim.testing.scaler_checks.adapter import ScalerAdapter, Scales
 from ampsim.testing.scaler_checks.subject import Subject
 
 SHOWN = 7  # scales that a story shows
@@ -41,7 +42,7 @@ class Example(ScalerAdapter):
         self.requested: Rule | None = None
         self.answers: dict[str, Any] = {}
         self.events: list[str] = []
-        self.scales: list[float] = []
+        self.scales: Scales = []
 
     def _make(self, *, enabled: bool = True, **constants: float) -> Any:
         rule = self.subject.traits.possible(Rule(**constants))  # type: ignore[arg-type]
@@ -82,7 +83,7 @@ class Example(ScalerAdapter):
         )
         return self._used(super().iterate_all(scaler, optimizers, overflows))
 
-    def run(self, scaler: Any, found_inf: Sequence[bool]) -> list[float]:
+    def run(self, scaler: Any, found_inf: Sequence[bool]) -> Scales:
         """Run a scaler; where torch's calls lead to its minimum and it gives up, that is the last
         scale.
         """
@@ -92,7 +93,7 @@ class Example(ScalerAdapter):
             used.append(self.traits.min_scale)
         return used
 
-    def _run(self, scaler: Any, found_inf: Sequence[bool]) -> list[float]:
+    def _run(self, scaler: Any, found_inf: Sequence[bool]) -> Scales:
         """Run a scaler; if it gives up, the run ends with the scale of that update."""
         if not self.traits.gives_up:
             return super().run(scaler, found_inf)
@@ -116,7 +117,7 @@ class Example(ScalerAdapter):
         backoff = rule.backoff_factor ** min(len(scales), 2)
         return low is not None and scales[-1] * backoff <= low
 
-    def expected_scales(self, *args: Any, **kwargs: Any) -> list[float]:
+    def expected_scales(self, *args: Any, **kwargs: Any) -> Scales:
         self.answers["expected_scales"] = reference.scales(self.traits, *args, **kwargs)
         return list(self.answers["expected_scales"])
 
@@ -140,7 +141,7 @@ class Example(ScalerAdapter):
 
     # ------------------------------------------------------------------------------------- story
 
-    def story(self, values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    def story(self, values: Mapping[str, Any]) -> Lines:
         """Return what was requested, generated, and done, as lines of (label, text)."""
         rule = self.requested or Rule()
         constants = {name: getattr(rule, name) for name in CONSTANTS}

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 
-from ampsim.testing.scaler_checks.adapter import ScalerAdapter, gradient, sgd
+from ampsim.testing.scaler_checks.adapter import Flags, ScalerAdapter, gradient, sgd
 from ampsim.testing.scaler_checks.check import check
 from ampsim.testing.scaler_checks.strategies import NONFINITE, overflow_sequences
 
@@ -69,7 +69,7 @@ def scale_recovers_after_overflows(
     found_inf=overflow_sequences(longest=8),
 )
 def scale_stays_power_of_two(
-    case: ScalerAdapter, scale: float, found_inf: list[bool]
+    case: ScalerAdapter, scale: float, found_inf: Flags
 ) -> None:
     """With factors 2 and 1/2, a power-of-two scale stays a power of two, so scaling and unscaling
     are exact.
@@ -183,13 +183,13 @@ def nonfinite_gradients_are_found(
     """
     # 37: a vector loop and its remainder
     shapes = [(37,), (3, 2), (255, 257), (), (2,), (2,)]
-    params = list[Any]()
+    params: list[Any] = []
     for shape, dtype in zip(shapes, cycle(dtypes)):
         params.append(torch.nn.Parameter(torch.ones(shape, dtype=dtype)))
     groups = [{"params": [param]} for param in params]
     kind = torch.optim.AdamW if fused else torch.optim.SGD
     optimizer = kind(groups, lr=0.125, fused=fused)
-    scaler = case.make(growth_interval=3)
+    scaler, due = case.make(growth_interval=3), case.backed_off_scale()
     case.loss_scale(scaler)
     for i, param in enumerate(params):
         param.grad = torch.ones_like(param)
@@ -201,7 +201,7 @@ def nonfinite_gradients_are_found(
                 grad[-1 - first] = bad[-1]
     scaler.step(optimizer)
     assert all((param == 1.0).all() for param in params), "the optimizer stepped"
-    case.assert_backs_off(scaler)
+    case.assert_backs_off(scaler, due)
 
 
 @check(5, bad=st.sampled_from([None, *NONFINITE]), which=st.integers(0, 1))
@@ -213,6 +213,7 @@ def sparse_gradients_are_checked(
     """
     params = [torch.nn.Parameter(torch.ones(4, 2)) for _ in range(2)]
     scaler, optimizer = case.make(growth_interval=3), torch.optim.SGD(params, lr=1.0)
+    due = case.backed_off_scale()
     scale, expected = case.loss_scale(scaler), torch.ones(4, 2)
     rows = torch.tensor([[3, 1]])
     for i, param in enumerate(params):
@@ -231,7 +232,7 @@ def sparse_gradients_are_checked(
     same = all(torch.equal(param, expected) for param in params)
     assert same, f"parameters became {params}"
     if bad is not None:
-        case.assert_backs_off(scaler)
+        case.assert_backs_off(scaler, due)
 
 
 @check(5, size=st.sampled_from([1.0, 0.0, 2.0**60, 3e38]))
@@ -283,7 +284,7 @@ def unscale_by_power_of_two_is_exact(
     unscales=st.booleans(),
 )
 def unscale_uses_scale_of_loss(
-    case: ScalerAdapter, scale: float, found_inf: list[bool], unscales: bool
+    case: ScalerAdapter, scale: float, found_inf: Flags, unscales: bool
 ) -> None:
     """Each gradient is divided once, by the scale of its loss: the optimizer gets the true
     gradient, up to rounding.
@@ -340,7 +341,7 @@ def gradients_are_unscaled_on_their_device(
     unscales=st.just(True),
 )
 def fused_matches_unfused(
-    case: ScalerAdapter, found_inf: list[bool], unscales: bool
+    case: ScalerAdapter, found_inf: Flags, unscales: bool
 ) -> None:
     """A fused optimizer skips and updates parameters like an unfused one, with or without
     unscale_().
@@ -371,7 +372,8 @@ def fused_step_respects_strides(
     """
     scaler = case.make(growth_interval=3)
     param, optimizer = sgd(2, 3, value=1.0, fused=True)
-    true, scales = torch.arange(6.0).reshape(2, 3), list[Any]()
+    true = torch.arange(6.0).reshape(2, 3)
+    scales: list[Any] = []
 
     def note(*_: Any) -> None:
         scales.append(getattr(optimizer, "grad_scale", None))

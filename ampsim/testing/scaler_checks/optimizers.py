@@ -7,14 +7,14 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 
-from ampsim.testing.scaler_checks.adapter import ScalerAdapter, gradient, sgd
+from ampsim.testing.scaler_checks.adapter import Flags, ScalerAdapter, gradient, sgd
 from ampsim.testing.scaler_checks.check import check
 from ampsim.testing.scaler_checks.strategies import (
     FINITE,
     FLAGS,
 )
 
-Flags = tuple[bool, bool, bool]
+Three = tuple[bool, bool, bool]  # found_inf of three optimizers
 
 
 def several(count: int, **options: Any) -> tuple[list[Any], list[Any]]:
@@ -24,7 +24,7 @@ def several(count: int, **options: Any) -> tuple[list[Any], list[Any]]:
 
 
 @check(2, issue="NVIDIA/apex#179", needs="optimizers", found_inf=FLAGS)
-def optimizers_share_one_scale(case: ScalerAdapter, found_inf: list[Flags]) -> None:
+def optimizers_share_one_scale(case: ScalerAdapter, found_inf: list[Three]) -> None:
     """Overflows in any optimizers count as one; each skips its own optimizer, or all, as
     `Traits.skips` declares.
     """
@@ -62,7 +62,7 @@ def growth_continues_after_interval_is_lowered(
     issue="huggingface/accelerate#641",
     micro=st.lists(st.booleans(), min_size=2, max_size=4),
 )
-def overflow_in_any_micro_batch_skips(case: ScalerAdapter, micro: list[bool]) -> None:
+def overflow_in_any_micro_batch_skips(case: ScalerAdapter, micro: Flags) -> None:
     """Gradients accumulate over micro-batches at one scale, and an overflow in any of them skips
     the step.
     """
@@ -92,7 +92,7 @@ def unscaled_overflow_backs_off(
     """An overflow that unscale_() finds makes update() back off, whether or not the optimizer is
     stepped.
     """
-    scaler = case.make(growth_interval=3)
+    scaler, due = case.make(growth_interval=3), case.backed_off_scale()
     scale = case.loss_scale(scaler)
     for i, stepped in enumerate(steps):
         param, optimizer = sgd(3, value=1.0)
@@ -100,7 +100,7 @@ def unscaled_overflow_backs_off(
         scaler.unscale_(optimizer)
         if stepped:
             scaler.step(optimizer)
-    case.assert_backs_off(scaler)
+    case.assert_backs_off(scaler, due)
 
 
 @check(2, needs="optimizers", overflows=st.booleans(), unscales=st.booleans())

@@ -8,6 +8,7 @@ import torch
 
 from ampsim.core.machine import Rule, init, override, round_to_float32, update
 from ampsim.testing.construction import CONSTANTS
+from ampsim.testing.scaler_checks.adapter import Scales
 from ampsim.testing.scaler_checks.traits import Traits
 
 GRADIENTS = (
@@ -22,7 +23,7 @@ def scales(
     found_inf: Sequence[Any],
     overrides: Mapping[int, float] | None = None,
     **constants: float,
-) -> list[float]:
+) -> Scales:
     """Return the loss scale of each iteration, and of the one after them, as a float32 loss has it.
 
     Args:

@@ -6,7 +6,7 @@ from typing import Any
 
 from ampsim.core.properties import HISTORY_PROPERTIES, UPDATE_PROPERTIES, updates
 from ampsim.testing.check import sentence
-from ampsim.testing.scaler_checks.adapter import ScalerAdapter
+from ampsim.testing.scaler_checks.adapter import Constants, Flags, ScalerAdapter
 from ampsim.testing.scaler_checks.check import check
 from ampsim.testing.scaler_checks.example import Example
 from ampsim.testing.scaler_checks.strategies import overflow_sequences, rules
@@ -42,7 +42,7 @@ ISSUES = {
 
 
 def scales_match_reference(
-    case: ScalerAdapter, rule: dict[str, Any], found_inf: list[bool]
+    case: ScalerAdapter, rule: Constants, found_inf: Flags
 ) -> None:
     """The scales of an overflow sequence are those of the reference state machine, up to rounding."""
     # One interval of finite steps more, so that a wrong growth tracker shows in the scale.
@@ -54,9 +54,7 @@ def scales_match_reference(
     assert all(same), f"update {same.index(False) - 1}: {scales}, expected {expected}"
 
 
-def scales_are_finite(
-    case: ScalerAdapter, rule: dict[str, Any], found_inf: list[bool]
-) -> None:
+def scales_are_finite(case: ScalerAdapter, rule: Constants, found_inf: Flags) -> None:
     """The scales of an overflow sequence are finite."""
     scaler = case.make(**rule)
     scales = case.iterate_each(scaler, [*found_inf, False])
@@ -68,7 +66,7 @@ def _register(predicate: Callable[[Any], str | None]) -> None:
     run.
     """
 
-    def holds(case: Example, rule: dict[str, Any], found_inf: list[bool]) -> None:
+    def holds(case: Example, rule: Constants, found_inf: Flags) -> None:
         history = case.observe(rule, found_inf)
         if predicate in HISTORY_PROPERTIES:
             violation = predicate(history)
@@ -102,7 +100,7 @@ for _property in _PROPERTIES:
 
 
 @check(0, issue="NVIDIA/apex#179", found_inf=overflow_sequences(longest=8))
-def skipped_step_changes_nothing(case: ScalerAdapter, found_inf: list[bool]) -> None:
+def skipped_step_changes_nothing(case: ScalerAdapter, found_inf: Flags) -> None:
     """A skipped step changes no bit of the parameters or the optimizer state; a finite step is
     taken.
     """
@@ -118,7 +116,7 @@ def skipped_step_changes_nothing(case: ScalerAdapter, found_inf: list[bool]) -> 
 
 @check(0, rule=rules(), found_inf=overflow_sequences(longest=8))
 def get_scale_matches_scale(
-    case: ScalerAdapter, rule: dict[str, Any], found_inf: list[bool]
+    case: ScalerAdapter, rule: Constants, found_inf: Flags
 ) -> None:
     """Between iterations get_scale() returns the factor that scale() uses next."""
     scaler = case.make(**rule)

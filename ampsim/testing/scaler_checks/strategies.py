@@ -2,9 +2,10 @@
 
 import math
 from functools import cache
-from typing import Any
 
 from hypothesis import strategies as st
+
+from ampsim.testing.scaler_checks.adapter import Constants, Flags
 
 NONFINITE = (math.inf, -math.inf, math.nan)
 FINITE = (False, False, False)
@@ -18,7 +19,7 @@ FLAGS = (
 
 
 @cache  # checks that draw alike share their examples, see `ampsim.testing.examples`
-def rules(*, growth: bool = True) -> st.SearchStrategy[dict[str, Any]]:
+def rules(*, growth: bool = True) -> st.SearchStrategy[Constants]:
     """Draw constants that torch accepts, far from the ends of float32 unless they are meant to
     reach the top.
 
@@ -36,7 +37,7 @@ def rules(*, growth: bool = True) -> st.SearchStrategy[dict[str, Any]]:
 
 
 @cache
-def overflow_sequences(*, longest: int = 24) -> st.SearchStrategy[list[bool]]:
+def overflow_sequences(*, longest: int = 24) -> st.SearchStrategy[Flags]:
     """Draw found_inf of each update, in runs of equal outcomes: uniform flags hardly ever grow or
     collapse.
     """

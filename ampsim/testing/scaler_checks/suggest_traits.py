@@ -12,8 +12,9 @@ from functools import partial
 from typing import Any
 
 from ampsim.core.machine import round_to_float32
-from ampsim.testing.check import Check
+from ampsim.testing.check import Check, Lines
 from ampsim.testing.known_failures import TORCH
+from ampsim.testing.scaler_checks.adapter import Scales
 from ampsim.testing.scaler_checks.example import example_of, readable
 from ampsim.testing.scaler_checks.subject import Subject
 from ampsim.testing.scaler_checks.traits import FEATURES, Traits
@@ -45,7 +46,7 @@ Passes = Callable[[Subject], bool]
 
 def suggestion(
     check: Check, subject: Subject, passes: Passes, checks: Iterable[Check]
-) -> list[tuple[str, str]]:
+) -> Lines:
     """Return the hint of a failure as lines (label, text): traits to declare, or an expected
     failure.
 
@@ -148,9 +149,7 @@ def observed_traits(subject: Subject) -> Changes:
     return {name: value for name, value in observed.items() if declared[name] != value}
 
 
-def _scales(
-    subject: Subject, found_inf: Sequence[bool], **constants: float
-) -> list[float]:
+def _scales(subject: Subject, found_inf: Sequence[bool], **constants: float) -> Scales:
     """Return the scale before each update and, more precisely, the last one from get_scale()."""
     example = example_of(subject)
     scaler = example.make(**constants)
