@@ -45,7 +45,9 @@ def alarm(limit: float) -> Iterator[None]:
     ) != (0.0, 0.0):
         yield
         return
-    began, computed, is_over = time.monotonic(), time.process_time(), False
+    began = time.monotonic()
+    computed = time.process_time()
+    is_over = False
 
     def ring(*_: object) -> None:
         left = limit - (time.process_time() - computed)

@@ -90,12 +90,13 @@ def stating(
     """
 
     def state(function: Callable[..., Any], name: str = "", text: str = "") -> Each:
-        given = {
-            "name": name or function.__name__,
-            "statement": text or sentence(function),
+        made = kind(
+            name=name or function.__name__,
+            statement=text or sentence(function),
+            function=function,
+            issue=address(issue),
             **fields,
-        }
-        made = kind(function=function, issue=address(issue), **given)
+        )
         return checks.setdefault(made.name, made)
 
     return state
@@ -125,13 +126,11 @@ def described(check: Check, seen: str, story: Iterable[tuple[str, str]] = ()) ->
     """Return the text of a failure: check and observation, property, lines of (label, text), and
     issue.
     """
-    lines = [("property", check.statement), *story, ("issue", check.issue)]
-    return "\n".join(
-        [
-            f"{check.name}: {seen}",
-            *(f"  {label:8} {text}" for label, text in lines if text),
-        ]
-    )
+    lines = [f"{check.name}: {seen}"]
+    for label, text in [("property", check.statement), *story, ("issue", check.issue)]:
+        if text:
+            lines.append(f"  {label:8} {text}")
+    return "\n".join(lines)
 
 
 def failure_of(reason: str) -> type[AssertionError]:
@@ -147,18 +146,17 @@ def settled(
     """Return outcome and text of a check, from its failure, if any, and the reason of an expected
     failure, if any.
     """
+    if failure is None and reason is None:
+        return "passed", ""
     if failure is None:
-        unexpected = f"{check.name} passed, but was expected to fail: {reason}; remove the expectation"
-        return ("passed", "") if reason is None else ("xpassed", unexpected)
+        text = f"{check.name} passed, but was expected to fail: {reason}; remove the expectation"
+        return "xpassed", text
     if reason is None:
         return "failed", str(failure)
-    if isinstance(failure, AssertionError) and not isinstance(
-        failure, failure_of(reason)
-    ):
-        return (
-            "failed",
-            f"{failure}\n  expected {reason}, but this is another kind of failure",
-        )
+    is_other = not isinstance(failure, str | failure_of(reason))
+    if is_other:
+        text = f"{failure}\n  expected {reason}, but this is another kind of failure"
+        return "failed", text
     return "xfailed", reason
 
 
@@ -166,14 +164,10 @@ def findings(results: Sequence[Result]) -> list[Result]:
     """Return the results that need attention, without the checks that hung on a target that was
     stopped.
     """
-    given_up = {
-        each.target for each in results if each.outcome == "error" and each.is_overdue
-    }
-    return [
-        each
-        for each in results
-        if each.is_finding and not (each.is_overdue and each.target in given_up)
-    ]
+    hung = [each for each in results if each.is_overdue]
+    stopped = {each.target for each in hung if each.outcome == "error"}
+    needing = [each for each in results if each.is_finding]
+    return [each for each in needing if each not in hung or each.target not in stopped]
 
 
 def by_cause(results: Sequence[Result]) -> list[tuple[Result, str]]:
@@ -185,10 +179,10 @@ def by_cause(results: Sequence[Result]) -> list[tuple[Result, str]]:
         groups.setdefault((each.target, _cause(each)), []).append(each)
     merged = []
     for first, *others in groups.values():
-        also = ", ".join(each.check.name for each in others)
-        merged.append(
-            (first, f"{first.text}\n  also     {also}" if also else first.text)
-        )
+        text = first.text
+        if others:
+            text += f"\n  also     {', '.join(each.check.name for each in others)}"
+        merged.append((first, text))
     return merged
 
 

@@ -6,12 +6,8 @@ from typing import Any
 
 from ampsim.core.machine import Rule
 
-CONSTANTS = (
-    "init_scale",
-    "growth_factor",
-    "backoff_factor",
-    "growth_interval",
-)  # of torch's
+# of torch's constructor
+CONSTANTS = ("init_scale", "growth_factor", "backoff_factor", "growth_interval")
 WRITE_MAKE = (  # advice for a class that has other parameters than torch's
     "expected a function such as def make(rule): return {}(rule.init_scale, rule.growth_factor, "
     "rule.backoff_factor, rule.growth_interval), passed as module:make"
@@ -40,24 +36,22 @@ def arguments_of(target: Maker) -> Callable[..., Arguments] | None:
         TypeError: It is not clear what a class takes.
     """
     names, takes_more = parameters(target)
-    is_class = isinstance(target, type)
-    hides = is_class and takes_more
-    if "init_scale" not in names and (not hides or {*names} - {"device", "enabled"}):
-        first = next(iter(names.values()), None)
-        # A rule has no default; the first parameter is a setting with a name of its own.
-        if is_class and first and first.default is not first.empty:
+    is_open_class = isinstance(target, type) and takes_more
+    # A class that passes everything on may take torch's arguments, too.
+    takes_torchs = is_open_class and {*names} <= {"device", "enabled"}
+    if "init_scale" not in names and not takes_torchs:
+        first, *_ = [*names.values(), None]
+        if is_open_class and first and first.default is not first.empty:
             raise TypeError(
                 f"{target.__qualname__} has neither a parameter init_scale nor a rule as its "
-                f"first parameter: {WRITE_MAKE.format(target.__name__)}"
+                "first parameter: expected make(rule)"
             )
         return None
 
     def arguments(rule: Rule, *, enabled: bool = True) -> Arguments:
         constants = {name: getattr(rule, name) for name in CONSTANTS}
         given = {"device": "cpu", **constants, "enabled": enabled}
-        return {
-            name: value for name, value in given.items() if takes_more or name in names
-        }
+        return {name: given[name] for name in given if takes_more or name in names}
 
     return arguments
 
@@ -69,21 +63,21 @@ def parameters(target: Maker) -> tuple[dict[str, inspect.Parameter], bool]:
     constructor takes.
     """
     found: dict[str, inspect.Parameter] = {}
-    classes = target.__mro__[:-1] if isinstance(target, type) else ()
-    makers: list[Maker] = [
-        each for each in classes if {"__init__", "__new__"} & vars(each).keys()
-    ]
+    makers: list[Maker] = [target]
+    if isinstance(target, type):
+        own = {"__init__", "__new__"}
+        makers = [each for each in target.__mro__[:-1] if own & vars(each).keys()]
     for maker in makers or [target]:
         try:
-            own = inspect.signature(maker).parameters
+            taken = inspect.signature(maker).parameters
         except (TypeError, ValueError):  # written in C, without a signature
             return found, False
-        named = {name: each for name, each in own.items() if not _is_variadic(each)}
-        found |= {name: each for name, each in named.items() if name not in found}
-        if len(named) == len(own):
+        takes_more = False
+        for name, each in taken.items():
+            if each.kind in (each.VAR_KEYWORD, each.VAR_POSITIONAL):
+                takes_more = True
+            else:
+                found.setdefault(name, each)
+        if not takes_more:
             return found, False
     return found, True
-
-
-def _is_variadic(parameter: inspect.Parameter) -> bool:
-    return parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)

@@ -91,9 +91,10 @@ def _of_scalers(
         scalers.chosen(expected=expected)  # raises for an unknown name
         for check in checks:
             reason = expected.get(check.name)
+            lack = check.skip_reason(subject)
             marks = _xfail(reason, strict=scalers.is_strict(check, subject, reason))
-            if reason := check.skip_reason(subject):
-                marks = [pytest.mark.skip(reason=reason)]
+            if lack:
+                marks = [pytest.mark.skip(reason=lack)]
             name = f"{subject.name}-{check.name}"
             cases.append(pytest.param(subject, check, id=name, marks=marks))
     return cases
@@ -110,7 +111,8 @@ def _of_loops(
     for make in makes:
         for check in loops.chosen(checks):
             name = f"{getattr(make, '__name__', 'loop')}-{check.name}"
-            run, marks = _asked(check.name, batches), _xfail(expected.get(check.name))
+            run = _asked(check.name, batches)
+            marks = _xfail(expected.get(check.name))
             cases.append(pytest.param(make, run, id=name, marks=marks))
     return cases
 
@@ -124,14 +126,14 @@ def _xfail(reason: str | None, *, strict: bool = True) -> list[pytest.MarkDecora
 def _asked(check: str, batches: Sequence[Any]) -> Callable[[Make], None]:
     def ask(make: Make) -> None:
         __tracebackhide__ = True
-        for result in loops.judge_loop(make, batches, [check]):
-            if result.outcome == "skipped":
-                pytest.skip(result.text)
-            if result.outcome == "error":
-                raise LoopError(result.text)
-            if result.is_finding:
-                raise (AssertionError if result.is_overdue else BrokenError)(
-                    result.text
-                )  # a hang is never expected
+        (result,) = loops.judge_loop(make, batches, [check])
+        if result.outcome == "skipped":
+            pytest.skip(result.text)
+        if result.outcome == "error":
+            raise LoopError(result.text)
+        if result.is_finding:
+            # A hang is never expected.
+            kind = AssertionError if result.is_overdue else BrokenError
+            raise kind(result.text)
 
     return ask

@@ -1,22 +1,28 @@
 """Reports of check results, one column per scaler or loop, as Markdown or JSON."""
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from importlib import metadata
 
 from ampsim.testing.check import Check, Outcome, Result, by_cause, findings
 
-# outcome -> its sign and color in a table, and its word in a summary
-_SHOWN: dict[Outcome, tuple[str, str, str]] = {
-    "passed": ("✓", "green", "passed"),
-    "failed": ("✗", "bold red", "failed"),
-    "error": ("?", "bold red", "error"),
-    "xfailed": ("x", "yellow", "xfailed"),
-    "xpassed": ("X", "bold red", "xpassed"),
-    "skipped": ("–", "dim", "skipped"),
+SIGNS: dict[Outcome, str] = {  # in the order of a summary
+    "passed": "✓",
+    "failed": "✗",
+    "error": "?",
+    "xfailed": "x",
+    "xpassed": "X",
+    "skipped": "–",
 }
-SIGNS = {outcome: sign for outcome, (sign, _, _) in _SHOWN.items()}
-COLOURS = {outcome: colour for outcome, (_, colour, _) in _SHOWN.items()}
+COLOURS: dict[Outcome, str] = {
+    "passed": "green",
+    "failed": "bold red",
+    "error": "bold red",
+    "xfailed": "yellow",
+    "xpassed": "bold red",
+    "skipped": "dim",
+}
 
 
 class Report:
@@ -25,9 +31,6 @@ class Report:
     def __init__(self, results: Iterable[Result]) -> None:
         self.results = list(results)
         self.scalers = [*dict.fromkeys(result.target for result in self.results)]
-        self._by_place = {
-            (result.check.name, result.target): result for result in self.results
-        }
 
     @property
     def findings(self) -> list[Result]:
@@ -47,26 +50,23 @@ class Report:
 
     def rows(self) -> list[tuple[Check, list[Result | None]]]:
         """Return each check with one result per scaler; None if the check did not run."""
-        checks = {result.check.name: result.check for result in self.results}.values()
-        ordered = sorted(checks, key=lambda check: check.level)
-        return [
-            (check, [self._by_place.get((check.name, name)) for name in self.scalers])
-            for check in ordered
-        ]
+        cells: dict[str, dict[str, Result]] = {}
+        for result in sorted(self.results, key=lambda result: result.check.level):
+            cells.setdefault(result.check.name, {})[result.target] = result
+        rows = []
+        for by_target in cells.values():
+            check = next(iter(by_target.values())).check
+            rows.append((check, [by_target.get(name) for name in self.scalers]))
+        return rows
 
     def summary(self) -> list[str]:
         """Return one line per scaler with the number of each outcome."""
         lines = []
         for name in self.scalers:
-            outcomes = [
-                result.outcome for result in self.results if result.target == name
-            ]
-            counts = [
-                (outcomes.count(outcome), word)
-                for outcome, (_, _, word) in _SHOWN.items()
-            ]
-            parts = [f"{count} {word}" for count, word in counts if count]
-            lines.append(f"{name}: {', '.join(parts)} of {len(outcomes)} checks")
+            results = [result for result in self.results if result.target == name]
+            counts = Counter(result.outcome for result in results)
+            parts = [f"{counts[each]} {each}" for each in SIGNS if counts[each]]
+            lines.append(f"{name}: {', '.join(parts)} of {len(results)} checks")
         return lines
 
     def reasons(self, outcome: Outcome) -> list[str]:
@@ -82,23 +82,14 @@ class Report:
 
     def to_markdown(self) -> str:
         """Return the table and each finding as Markdown."""
-        lines = [
-            _row(["level", "check", *self.scalers]),
-            _row(["---"] * (2 + len(self.scalers))),
-        ]
+        lines = [_row(["level", "check", *self.scalers])]
+        lines.append(_row(["---"] * (2 + len(self.scalers))))
         for check, results in self.rows():
-            lines.append(
-                _row([check.group.split()[0], f"`{check.name}`", *map(sign, results)])
-            )
+            level = check.group.split()[0]
+            lines.append(_row([level, f"`{check.name}`", *map(sign, results)]))
         for result, text in self.at_length():
-            lines += [
-                "",
-                f"### {result.target}: `{result.check.name}`",
-                "",
-                "```",
-                text,
-                "```",
-            ]
+            head = f"### {result.target}: `{result.check.name}`"
+            lines += ["", head, "", "```", text, "```"]
         reasons = [*self.reasons("skipped"), *self.reasons("xfailed")]
         listed = [f"- {line}" for line in reasons]
         return "\n".join([*self.summary(), *listed, "", *lines, ""])
@@ -118,17 +109,12 @@ class Report:
             }
             for result in self.results
         ]
-        return (
-            json.dumps(
-                {
-                    "versions": versions,
-                    "findings": len(self.findings),
-                    "results": records,
-                },
-                indent=1,
-            )
-            + "\n"
-        )
+        report = {
+            "versions": versions,
+            "findings": len(self.findings),
+            "results": records,
+        }
+        return json.dumps(report, indent=1) + "\n"
 
 
 FORMATS = {"md": Report.to_markdown, "json": Report.to_json}

@@ -41,7 +41,8 @@ class Flax(Adapter):
         )  # as value_and_grad does inside
 
     def step(self, scaled: Sequence[float]) -> Step:
-        used, gradients = self.get_scale(), float32(scaled)
+        used = self.get_scale()
+        gradients = float32(scaled)
         self.scaler, finite, _, unscaled = compiled(_step)(
             self.scaler, float32([0.0] * len(scaled)), gradients
         )

@@ -46,7 +46,8 @@ class Jaxamp(JaxLike):
         )
 
     def step(self, scaled: Sequence[float]) -> Step:
-        used, params = self.get_scale(), float32([0.0] * len(scaled))
+        used = self.get_scale()
+        params = float32([0.0] * len(scaled))
         self.scaler, unscaled = self._gradients_of(
             params, float32(scaled), dynamic_scaler_state=self.scaler
         )

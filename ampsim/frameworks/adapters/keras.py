@@ -51,7 +51,8 @@ class KerasJax(Adapter):
             state = self.state_dict()
             self._make(len(scaled))
             self.load_state_dict(state)
-        used, before = self.get_scale(), int(self.scaler.iterations)
+        used = self.get_scale()
+        before = int(self.scaler.iterations)
         self._param.assign(keras.ops.zeros(len(scaled)))
         self._apply(keras.ops.convert_to_tensor(list(scaled), "float32"))
         stepped = int(self.scaler.iterations) > before

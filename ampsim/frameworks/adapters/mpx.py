@@ -63,11 +63,9 @@ class Mpx(JaxLike):
         import optax
 
         held_by_float16(scaled)
-        used, params, descent = (
-            self.get_scale(),
-            float32([0.0] * len(scaled)),
-            optax.sgd(1.0),
-        )
+        used = self.get_scale()
+        params = float32([0.0] * len(scaled))
+        descent = optax.sgd(1.0)
         gradients_of = mpx.filter_grad(self._loss, self.scaler)
         self.scaler, finite, gradients = gradients_of(params, float32(scaled))
         params, _ = mpx.optimizer_update(

@@ -147,18 +147,14 @@ class _Asking:
         examples: int,
         subjects: Callable[..., Subject],
     ) -> None:
-        self.adapter, self.check, self.examples, self.subjects = (
-            adapter,
-            check,
-            examples,
-            subjects,
-        )
+        self.adapter = adapter
+        self.check = check
+        self.examples = examples
+        self.subjects = subjects
         self.failure: Failure | None = None
-        self.seen, self.why_not, self.has_judged = (
-            "",
-            "no example could be judged",
-            False,
-        )
+        self.seen = ""
+        self.why_not = "no example could be judged"
+        self.has_judged = False
 
     def verdict(self) -> Verdict:
         """Run the check and return the outcome."""

@@ -77,7 +77,9 @@ class Driven:
         rule: Rule | None,
         unsupported: frozenset[str],
     ) -> None:
-        self.adapter, self.rule, self.unsupported = adapter, rule, unsupported
+        self.adapter = adapter
+        self.rule = rule
+        self.unsupported = unsupported
         self.fed: list[bool] = []
         try:
             self._ask("start", **given)
@@ -183,7 +185,8 @@ def subject_of(
         floor: ``min_scale``, if the adapter accepts it; None keeps the adapter's default.
         late: Whether to remove the delay of its dialect from the observed scales.
     """
-    known, options = fields(adapter), {"min_scale": floor, "hysteresis": patience}
+    known = fields(adapter)
+    options = {"min_scale": floor, "hysteresis": patience}
     asked = {
         name: value
         for name, value in options.items()
@@ -235,7 +238,8 @@ def fields(adapter: Adapter) -> Mapping[str, str]:
 
 def constants(adapter: Adapter, wanted: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of `start` for fields of `Rule`; raise UnaskableError for a fixed field."""
-    known, given = fields(adapter), {}
+    known = fields(adapter)
+    given = {}
     for each, value in wanted.items():
         if each in known:
             given[known[each]] = value

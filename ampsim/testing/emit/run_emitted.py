@@ -53,7 +53,8 @@ def emit(target: str, check: str, *, limit: float = 300.0, **options: Any) -> st
     load(target)
     has_batches = hasattr(sys.modules[target.partition(":")[0]], "batches")
     if check in LOOP_CHECKS and (has_batches or check not in CHECKS):
-        source, ends = loop_test(LOOP_CHECKS[check], target), "AssertionError"
+        source = loop_test(LOOP_CHECKS[check], target)
+        ends = "AssertionError"
     else:
         source, ends = scaler.write(check, target, **options)
     require_failure(source, ends, limit)

@@ -95,7 +95,8 @@ def _class_of(subject: Subject) -> str:
 
 def _printed(check: ScalerCheck, failure: Failure, target: str) -> str:
     """Return the source of a check with what it uses and the values of the falsifying example."""
-    example, function = failure.example, check.printed or check.function
+    example = failure.example
+    function = check.printed or check.function
     if check.printed:  # run it once, for the answers of the reference
         with suppress(Exception):
             function(example, **failure.values)
@@ -148,7 +149,8 @@ def _sources(function: Any) -> dict[str, str]:
 
 def _add(definition: Any, text: str, found: dict[str, str]) -> None:
     """Add what a definition uses of ampsim, and imports of the rest, before its source."""
-    nodes, space = ast.walk(ast.parse(text)), vars(inspect.getmodule(definition))
+    nodes = ast.walk(ast.parse(text))
+    space = vars(inspect.getmodule(definition))
     names = {each.id for each in nodes if isinstance(each, ast.Name)}
     found[definition.__name__] = ""  # it may use itself
     for name in sorted(names & space.keys() - found.keys()):
@@ -198,7 +200,8 @@ def _maker(path: str, target: Any, traits: Traits) -> str:
     """Write a function of constants that makes a scaler, as the checks do: within its bounds."""
     arguments = arguments_of(target)
     if arguments is not None:
-        defaults, passed = arguments(Rule()), "**constants"
+        defaults = arguments(Rule())
+        passed = "**constants"
     else:
         defaults = {name: getattr(Rule(), name) for name in CONSTANTS}
         passed = "SimpleNamespace(**constants)"
@@ -214,7 +217,8 @@ def _maker(path: str, target: Any, traits: Traits) -> str:
     if traits.powers_of_two:
         lines += ['    for key in ("init_scale", "growth_factor", "backoff_factor"):']
         lines += ["        constants[key] = 2.0 ** round(math.log2(constants[key]))"]
-    low, top = traits.min_scale or 0.0, traits.within(2.0**127)
+    low = traits.min_scale or 0.0
+    top = traits.within(2.0**127)
     if (low, top) != (0.0, 2.0**127):
         bounds = f"min({value(top)}, max({value(low)}, constants['init_scale']))"
         lines += [f"    constants['init_scale'] = {bounds}"]

@@ -110,7 +110,8 @@ def check(issue: str = "") -> Callable[..., Check]:
 @check("hpcaitech/ColossalAI#5003")
 def no_deadlock(case: Case) -> None:
     """Every rank joins each collective that another rank joins."""
-    waiting, ended = list[str](), list[str]()
+    waiting = list[str]()
+    ended = list[str]()
     for rank, record in enumerate(case.records):
         if record.waits:
             waiting.append(f"rank {rank} waits in {record.waits}")

@@ -32,8 +32,10 @@ class World:
     """
 
     def __init__(self, group: Any, first: Callable[[object], Any]) -> None:
-        self.rank, self.size = group.rank(), group.size()
-        self.group, self.first = group, first
+        self.rank = group.rank()
+        self.size = group.size()
+        self.group = group
+        self.first = first
 
 
 class Sharded:
@@ -131,7 +133,8 @@ class Wrapped(Sharded):
         self, wrap: Wrap, optimizer: Optimizer, world: World, empty: frozenset[int]
     ) -> None:
         rows = world.size - len(empty)
-        self.wrap, self.shapes = wrap, [(rows,), (rows, 2)]
+        self.wrap = wrap
+        self.shapes = [(rows,), (rows, 2)]
         super().__init__(optimizer, world, empty)
 
     def make_params(self) -> list[nn.Parameter]:

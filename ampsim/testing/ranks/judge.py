@@ -108,7 +108,8 @@ def judge_ranks(
         raise ValueError(
             f"gradients={gradients!r} with processes=False: expected processes=True, because threads do not support it"
         )
-    selected, expected = chosen(CHECKS, checks), expected or {}
+    selected = chosen(CHECKS, checks)
+    expected = expected or {}
     chosen(CHECKS, expected)
     lacks = Traits(unsupported=frozenset(unsupported)).unsupported
     fused = FUSED_ON_DTENSORS if gradients == "FSDP2" else FUSED
@@ -128,7 +129,8 @@ def judge_ranks(
             break
     name = getattr(make, "__qualname__", "scaler")
     for check in selected:
-        failed, reason = failures.get(check.name), expected.get(check.name)
+        failed = failures.get(check.name)
+        reason = expected.get(check.name)
         yield Result(check, name, *settled(check, failed, reason))
 
 

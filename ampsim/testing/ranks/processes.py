@@ -92,7 +92,8 @@ def _serve(
     for number, scenario in enumerate(scenarios):
         record = RankRecord()
         try:
-            place, wait = Path(folder, str(number)).as_uri(), timedelta(seconds=limit)
+            place = Path(folder, str(number)).as_uri()
+            wait = timedelta(seconds=limit)
             dist.init_process_group(
                 "gloo", init_method=place, rank=rank, world_size=size, timeout=wait
             )

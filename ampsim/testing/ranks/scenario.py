@@ -186,7 +186,8 @@ def play(
     record: RankRecord,
 ) -> None:
     """Go through a scenario on one rank, and add what is seen to its record."""
-    make_owner, optimizer = owner_of(gradients), KINDS[scenario.kernel]
+    make_owner = owner_of(gradients)
+    optimizer = KINDS[scenario.kernel]
     owners = [
         make_owner(optimizer, world, scenario.empty) for _ in range(scenario.optimizers)
     ]

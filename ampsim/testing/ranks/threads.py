@@ -73,8 +73,10 @@ class _Work(dist.Work):
         self, meeting: Meeting, rank: int, tensors: Tensors, write: Write
     ) -> None:
         super().__init__()
-        self._meeting, self._rank = meeting, rank
-        self._tensors, self._write = tensors, write
+        self._meeting = meeting
+        self._rank = rank
+        self._tensors = tensors
+        self._write = write
         self._waited = False
 
     def wait(self, timeout: object = None) -> bool:
@@ -101,7 +103,8 @@ class Group(dist.ProcessGroup):
 
     def __init__(self, rank: int, size: int, meetings: Meetings) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]  # a group without a store
-        self._meetings, self._next = meetings, 0
+        self._meetings = meetings
+        self._next = 0
 
     def come(self, what: str, value: Any) -> Meeting:
         """Come to this rank's next collective."""
@@ -226,7 +229,8 @@ def play_on_threads(
     schedule: Any = scheduler.KEEP_RUNNING,
 ) -> list[RankRecord]:
     """Run a scenario with every rank a thread; return what was seen on each."""
-    meetings, records = Meetings(), [RankRecord() for _ in range(size)]
+    meetings = Meetings()
+    records = [RankRecord() for _ in range(size)]
 
     def live(group: Group) -> None:
         record = records[group.rank()]

@@ -151,7 +151,8 @@ class ScalerCheck(Check):
 
         def run_one(**values: Any) -> None:
             nonlocal minimal
-            example, values = example_of(subject), self.fitted(subject, values)
+            example = example_of(subject)
+            values = self.fitted(subject, values)
             try:
                 self.run_example(example, values)
             except BaseException as error:
@@ -210,7 +211,8 @@ class ScalerCheck(Check):
     ) -> str:
         """Write what an example showed, with hints, its story, and the line that repeats it."""
         error = failure.error
-        seen, where = readable(str(error)), Lines()
+        seen = readable(str(error))
+        where = Lines()
         if isinstance(error, OverdueError):
             where.append(("where", place(error)))
         elif not isinstance(error, BrokenError):

@@ -68,7 +68,8 @@ def state_dict_continues_run(
     This includes a state dict taken after others, after a setter call, or saved again without an
     iteration.
     """
-    scaler, after = case.make(**rule), after + [False] * (case.traits.delay + 1)
+    scaler = case.make(**rule)
+    after = after + [False] * (case.traits.delay + 1)
     other = others(case, rule, sets)
     for overflows in before:
         case.iterate(scaler, overflows)
@@ -78,7 +79,8 @@ def state_dict_continues_run(
         scaler.update(8.0)
     if sets:
         scaler.set_growth_interval(4)
-    saved, shown = copy.deepcopy(scaler.state_dict()), scaler.get_scale()
+    saved = copy.deepcopy(scaler.state_dict())
+    shown = scaler.get_scale()
     expected = case.iterate_each(scaler, after)
     resumed = case.make(**other)
     if used:
@@ -106,7 +108,8 @@ def pickling_is_exact(
     case: ScalerAdapter, rule: Constants, before: Flags, after: Flags
 ) -> None:
     """A scaler pickled between iterations continues the run exactly."""
-    scaler, after = case.make(**rule), after + [False] * (case.traits.delay + 1)
+    scaler = case.make(**rule)
+    after = after + [False] * (case.traits.delay + 1)
     case.iterate_each(scaler, before)
     pickled = pickle.dumps(scaler)
     expected = case.iterate_each(scaler, after)
@@ -129,7 +132,8 @@ def state_dict_is_snapshot(
     scaler = case.make(growth_interval=3)
     case.iterate_each(scaler, before)
     saved = scaler.state_dict()
-    then, file = repr(saved), io.BytesIO()
+    then = repr(saved)
+    file = io.BytesIO()
     torch.save(saved, file)
     file.seek(0)
     loaded = repr(torch.load(file, weights_only=True))
@@ -151,7 +155,8 @@ def invalid_state_dict_changes_nothing(case: ScalerAdapter, missing: str) -> Non
     """Loading a state dict without a required key raises and changes nothing."""
     scaler = case.make(**OTHER)
     case.iterate(scaler, False)
-    before, other = scaler.state_dict(), case.make(growth_interval=3).state_dict()
+    before = scaler.state_dict()
+    other = case.make(growth_interval=3).state_dict()
     other.pop(missing, None)
     try:
         scaler.load_state_dict(other)

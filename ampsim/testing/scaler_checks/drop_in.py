@@ -55,7 +55,8 @@ def loss_is_multiplied_by_scale(
     A drop-in uses torch's type promotion exactly. Others may keep the dtype of the loss, or raise
     for a container.
     """
-    scaler, drop_in = case.make(**rule), case.traits.drop_in
+    scaler = case.make(**rule)
+    drop_in = case.traits.drop_in
     leaf = torch.full(shape, 0.3, dtype=dtype, requires_grad=True)
     loss = leaf * 1.0
     expected = loss.detach() * torch.tensor(scaler.get_scale())
@@ -100,7 +101,8 @@ def scale_is_exact_float32(
 )
 def last_step_reports_skip(case: ScalerAdapter, found_inf: Flags, fused: bool) -> None:
     """After step(), ``last_step.skipped`` reports whether the optimizer was skipped, fused or not."""
-    scaler, (param, optimizer) = case.make(growth_interval=3), sgd(3, fused=fused)
+    scaler = case.make(growth_interval=3)
+    (param, optimizer) = sgd(3, fused=fused)
     for overflows in found_inf:
         param.grad = gradient(case.loss_scale(scaler), overflows)
         scaler.step(optimizer)
@@ -123,14 +125,17 @@ def step_returns_optimizer_result(
             super().step()
             return float(5.0 * factor * times)
 
-    scaler, param = case.make(growth_interval=3), torch.nn.Parameter(torch.ones(3))
+    scaler = case.make(growth_interval=3)
+    param = torch.nn.Parameter(torch.ones(3))
     optimizer = Returns([param], lr=0.1)
     param.grad = gradient(case.loss_scale(scaler), overflows)
     if not passes_arguments:
-        got, expected = scaler.step(optimizer), 5.0
+        got = scaler.step(optimizer)
+        expected = 5.0
     else:
         try:
-            got, expected = scaler.step(optimizer, 2.0, times=3.0), 30.0
+            got = scaler.step(optimizer, 2.0, times=3.0)
+            expected = 30.0
         except Exception:  # a scaler may take no arguments
             return
     due = None if overflows else expected
@@ -150,7 +155,8 @@ def setters_take_effect(case: ScalerAdapter, found_inf: Flags, name: str) -> Non
     """The getter returns the factor or interval that was set, and the next growth or backoff uses
     it.
     """
-    scaler, value = case.make(growth_interval=1), SETTINGS[name]
+    scaler = case.make(growth_interval=1)
+    value = SETTINGS[name]
     rounding = 0.0 if case.traits.drop_in else 2.0**-20  # of 6 updates
     constants: Constants = {"growth_interval": 1, name: value}
     expected = case.expected_scales(found_inf, **constants)
@@ -216,7 +222,8 @@ def disabled_scaler_changes_nothing(
     scaler = case.make(**rule, enabled=False)
     (param, optimizer), (alone, other) = (sgd(3, momentum=0.9) for _ in range(2))
     for overflows in found_inf:
-        scale, shown = case.loss_scale(scaler), scaler.get_scale()
+        scale = case.loss_scale(scaler)
+        shown = scaler.get_scale()
         assert scale == 1.0 == shown, f"it multiplied by {scale}, get_scale() {shown}"
         for each in (param, alone):
             each.grad = gradient(3.0, overflows)
@@ -271,7 +278,8 @@ def misuse_raises(case: ScalerAdapter) -> None:
 )
 def float16_gradients_raise(case: ScalerAdapter) -> None:
     """unscale_() raises for float16 gradients, because unscaled gradients would underflow again."""
-    scaler, half = case.make(), torch.nn.Parameter(torch.ones(3, dtype=torch.float16))
+    scaler = case.make()
+    half = torch.nn.Parameter(torch.ones(3, dtype=torch.float16))
     case.loss_scale(scaler)
     half.grad = torch.ones_like(half)
     with case.raises(scaler, FLOAT16):

@@ -97,7 +97,8 @@ class Example(ScalerAdapter):
         """Run a scaler; if it gives up, the run ends with the scale of that update."""
         if not self.traits.gives_up:
             return super().run(scaler, found_inf)
-        used, delay = list[float](), self.traits.delay
+        used = list[float]()
+        delay = self.traits.delay
         with suppress(*self.traits.gives_up):
             for overflows in [*found_inf, *[False] * delay]:
                 used.append(self.loss_scale(scaler))
@@ -109,7 +110,8 @@ class Example(ScalerAdapter):
         """Return whether one more backoff leads to the minimum scale or below, as far as the scale
         was seen.
         """
-        rule, low = self.requested or Rule(), self.traits.min_scale
+        rule = self.requested or Rule()
+        low = self.traits.min_scale
         scales = [
             rule.init_scale,
             *self.scales,
@@ -130,7 +132,8 @@ class Example(ScalerAdapter):
 
         It runs once, for all checks of runs.
         """
-        cache, key = self.subject.cache, repr((rule, found_inf))
+        cache = self.subject.cache
+        key = repr((rule, found_inf))
         if key not in cache:
             scaler = self.make(**rule)
             scales = self._run(scaler, found_inf)

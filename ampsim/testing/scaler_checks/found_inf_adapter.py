@@ -51,7 +51,8 @@ class FoundInfAdapter:
     def __init__(
         self, scale: Callable[[], float], update: Callable[[bool], object]
     ) -> None:
-        self._scale, self._update = scale, update
+        self._scale = scale
+        self._update = update
         self._used = 1.0  # what the last loss was multiplied by
         self._found: dict[
             torch.optim.Optimizer, bool
@@ -94,7 +95,9 @@ class FoundInfAdapter:
 
     def update(self) -> None:
         """Update the scaler with whether any optimizer of this iteration had an inf or NaN."""
-        found, self._found, self._divided = self._found, {}, []
+        found = self._found
+        self._found = {}
+        self._divided = []
         self._update(any(found.values()))
 
 

@@ -47,10 +47,12 @@ def scale_recovers_after_overflows(
     case: ScalerAdapter, overflows: int, growths: int
 ) -> None:
     """After any growths and overflows, finite steps raise the scale, and an overflow lowers it."""
-    low, high = case.traits.min_scale or 0.0, case.traits.max_scale or 2.0**112
+    low = case.traits.min_scale or 0.0
+    high = case.traits.max_scale or 2.0**112
     factors = {"growth_factor": 2.0**16, "backoff_factor": 2.0**-16}
     scaler = case.make(init_scale=1.0, growth_interval=1, **factors)
-    backoff, repeats = [True] * case.traits.hysteresis, case.overflows_per_binade
+    backoff = [True] * case.traits.hysteresis
+    repeats = case.overflows_per_binade
     case.run(scaler, [False] * growths * repeats + backoff * overflows * repeats)
     before, *_, after = case.run(scaler, [False] * 3)
     changed = f"changed the scale from {before} to {after}"
@@ -85,7 +87,8 @@ def scale_stays_power_of_two(
 @check(5, needs="gives_up")
 def minimum_scale_error_repeats(case: ScalerAdapter) -> None:
     """A scaler that raises at its minimum scale raises the same exception at the next update."""
-    scaler, raised = case.make(init_scale=2.0, growth_interval=2), list[str]()
+    scaler = case.make(init_scale=2.0, growth_interval=2)
+    raised = list[str]()
     for _ in range(200):
         try:
             case.iterate(scaler, True)
@@ -151,7 +154,8 @@ def no_nonfinite_step_after_unscale(
     """An inf or NaN that the loop writes into a gradient after unscale_() is not stepped with, or
     step() raises.
     """
-    scaler, (param, optimizer) = case.make(), sgd(3, fused=fused)
+    scaler = case.make()
+    (param, optimizer) = sgd(3, fused=fused)
     param.grad = torch.full((3,), case.loss_scale(scaler))
     scaler.unscale_(optimizer)
     param.grad[1] = bad  # as a division by a count of 0 tokens does
@@ -189,7 +193,8 @@ def nonfinite_gradients_are_found(
     groups = [{"params": [param]} for param in params]
     kind = torch.optim.AdamW if fused else torch.optim.SGD
     optimizer = kind(groups, lr=0.125, fused=fused)
-    scaler, due = case.make(growth_interval=3), case.backed_off_scale()
+    scaler = case.make(growth_interval=3)
+    due = case.backed_off_scale()
     case.loss_scale(scaler)
     for i, param in enumerate(params):
         param.grad = torch.ones_like(param)
@@ -212,9 +217,11 @@ def sparse_gradients_are_checked(
     raise.
     """
     params = [torch.nn.Parameter(torch.ones(4, 2)) for _ in range(2)]
-    scaler, optimizer = case.make(growth_interval=3), torch.optim.SGD(params, lr=1.0)
+    scaler = case.make(growth_interval=3)
+    optimizer = torch.optim.SGD(params, lr=1.0)
     due = case.backed_off_scale()
-    scale, expected = case.loss_scale(scaler), torch.ones(4, 2)
+    scale = case.loss_scale(scaler)
+    expected = torch.ones(4, 2)
     rows = torch.tensor([[3, 1]])
     for i, param in enumerate(params):
         values = torch.full((2, 2), 3 * scale)

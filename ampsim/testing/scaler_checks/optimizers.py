@@ -66,7 +66,8 @@ def overflow_in_any_micro_batch_skips(case: ScalerAdapter, micro: Flags) -> None
     """Gradients accumulate over micro-batches at one scale, and an overflow in any of them skips
     the step.
     """
-    scaler, param = case.make(growth_interval=3), case.param
+    scaler = case.make(growth_interval=3)
+    param = case.param
     scales = set[float]()
     for overflows in micro:
         scaler.scale((param * (math.inf if overflows else 1.0)).sum()).backward()
@@ -92,7 +93,8 @@ def unscaled_overflow_backs_off(
     """An overflow that unscale_() finds makes update() back off, whether or not the optimizer is
     stepped.
     """
-    scaler, due = case.make(growth_interval=3), case.backed_off_scale()
+    scaler = case.make(growth_interval=3)
+    due = case.backed_off_scale()
     scale = case.loss_scale(scaler)
     for i, stepped in enumerate(steps):
         param, optimizer = sgd(3, value=1.0)
@@ -124,7 +126,8 @@ def update_between_steps_keeps_gradients_correct(
         scaler.update()
     except Exception:  # a scaler may raise
         true = 0.0
-    seen, moved = (1.0 - two)[0].item(), one.tolist()
+    seen = (1.0 - two)[0].item()
+    moved = one.tolist()
     text = f"optimizer 1 saw a gradient of {seen}, expected {true}"
     assert two.tolist() == [1.0 - true] * 3, text
     due = 1.0 if overflows else -2.0
@@ -134,7 +137,8 @@ def update_between_steps_keeps_gradients_correct(
 @check(2, needs="optimizers")
 def optimizers_with_reused_id_are_distinct(case: ScalerAdapter) -> None:
     """A new optimizer with the id() of a deleted one is treated as a new optimizer."""
-    scaler, raised = case.make(growth_interval=3), []
+    scaler = case.make(growth_interval=3)
+    raised = []
     case.loss_scale(scaler)
     # Many get the id of the one before, and which ones differs by process.
     for _ in range(64):
@@ -159,7 +163,8 @@ def gradients_are_divided_once(
     """The gradient of a parameter in two optimizers is divided by the scale once, or the second
     call raises.
     """
-    scaler, shared = case.make(init_scale=1024.0), torch.nn.Parameter(torch.zeros(3))
+    scaler = case.make(init_scale=1024.0)
+    shared = torch.nn.Parameter(torch.zeros(3))
     optimizers = [torch.optim.SGD([shared], lr=1.0, fused=fused) for _ in range(2)]
     shared.grad = torch.full((3,), 3.0 * case.loss_scale(scaler))
     steps = 0
@@ -170,6 +175,7 @@ def gradients_are_divided_once(
         for optimizer in optimizers:
             scaler.step(optimizer)
             steps += 1
-    moved, true = (-shared).tolist(), 3.0 * steps
+    moved = (-shared).tolist()
+    true = 3.0 * steps
     text = f"{steps} steps with a gradient of 3.0 moved it by {moved}"
     assert moved == [true] * 3, text

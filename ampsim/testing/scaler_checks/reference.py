@@ -33,7 +33,8 @@ def scales(
         constants: Fields of the rule that the scaler is made for.
     """
     rule = traits.follows(Rule(**constants))  # type: ignore[arg-type]
-    state, used = init(rule), list[float]()
+    state = init(rule)
+    used = list[float]()
     for number, flags in enumerate([*found_inf, False]):
         if overrides and number in overrides:
             state = override(rule, state, overrides[number])
@@ -95,7 +96,8 @@ class Program:
     """
 
     def __init__(self, scaler: Any) -> None:
-        self.scaler, self.steps = scaler, 0
+        self.scaler = scaler
+        self.steps = 0
         self.params = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
         self.optimizers = [
             torch.optim.SGD([each], lr=0.125, momentum=0.9) for each in self.params
@@ -137,7 +139,8 @@ def calls(
 ) -> list[Due | None]:
     """Return what each call should do; None where torch's answer is one of several correct ones."""
     scaler = Reference(traits.follows(Rule(**rule)))
-    program, scales = Program(scaler), dict[int, float]()
+    program = Program(scaler)
+    scales = dict[int, float]()
     has_scale = has_loss = False
     expected = list[Due | None]()
     for event, i in events:
@@ -156,13 +159,16 @@ def calls(
         if not settled and not traits.drop_in:
             expected.append(None)
             continue
-        scale, raises, steps = scaler.get_scale(), None, 0
+        scale = scaler.get_scale()
+        raises = None
+        steps = 0
         is_late = event in ("unscale_", "step") and scales.get(i) != scale
         if event in GRADIENTS:
             program.give(event, i, scale)
             scales[i] = scale
         else:
-            raises, steps = program.call(event, i), program.steps
+            raises = program.call(event, i)
+            steps = program.steps
         gradient = program.gradient(i)
         expected.append(Due(raises, scaler.get_scale(), steps, gradient, is_late))
     return expected

@@ -147,7 +147,8 @@ def check_scaler(
     """
     __tracebackhide__ = True  # for pytest
     expected = expected_failures or {}
-    subject, selected = as_subject(target, traits), chosen(levels, expected, checks)
+    subject = as_subject(target, traits)
+    selected = chosen(levels, expected, checks)
     results = run_checks(
         subject, selected, examples=examples, seed=seed, expected=expected, limit=limit
     )

@@ -124,6 +124,7 @@ def get_scale_matches_scale(
     rounding = 0.0 if case.traits.drop_in else 2.0**-24
     for overflows in found_inf:
         case.iterate(scaler, overflows)
-        shown, used = scaler.get_scale(), case.loss_scale(scaler)
+        shown = scaler.get_scale()
+        used = case.loss_scale(scaler)
         same = math.isclose(shown, used, rel_tol=rounding)
         assert same, f"get_scale() is {shown!r}, a loss is multiplied by {used!r}"

@@ -145,7 +145,8 @@ def observed_traits(subject: Subject) -> Changes:
         with suppress(Exception):
             shown.update(_observed(subject))
         subject.cache["observed"] = shown
-    declared, observed = vars(subject.traits), subject.cache["observed"]
+    declared = vars(subject.traits)
+    observed = subject.cache["observed"]
     return {name: value for name, value in observed.items() if declared[name] != value}
 
 
@@ -154,7 +155,8 @@ def _scales(subject: Subject, found_inf: Sequence[bool], **constants: float) -> 
     example = example_of(subject)
     scaler = example.make(**constants)
     scales = [example.iterate(scaler, overflows) for overflows in found_inf]
-    last, kept = example.loss_scale(scaler), float(scaler.get_scale())
+    last = example.loss_scale(scaler)
+    kept = float(scaler.get_scale())
     return [*scales, kept if round_to_float32(kept) == last else last]
 
 
@@ -190,7 +192,8 @@ def _patience(
     if min(late) < late[0]:
         yield "delay", overflows - 1
         return
-    few, reset = [True] * (overflows - 1), set[str]()
+    few = [True] * (overflows - 1)
+    reset = set[str]()
     for event, finite_steps in (("growth", 2), ("clean", 1)):
         steps = [*few, *[False] * finite_steps, True]
         *_, before, after = _scales(subject, steps, growth_interval=2)
@@ -205,7 +208,8 @@ def _patience(
 def _bounds(subject: Subject, overflows: int) -> Iterator[tuple[str, Any]]:
     """Yield the bounds of the scale after many overflows and after many growths."""
     example = example_of(subject)
-    scaler, low = example.make(backoff_factor=2.0**-16), [math.inf, 0.0]
+    scaler = example.make(backoff_factor=2.0**-16)
+    low = [math.inf, 0.0]
     try:
         for _ in range(170 * overflows):
             low = [low[-1], example.iterate(scaler, True)]

@@ -113,7 +113,8 @@ def queued_gradients_keep_their_scale(example: Example) -> None:
     """With the optimizer on its own thread, every gradient is divided by the scale of its loss."""
 
     def program(c: scheduler.Scheduler) -> None:
-        scaler, queue = instrumented(c, example.subject), c.sync.Queue()
+        scaler = instrumented(c, example.subject)
+        queue = c.sync.Queue()
         params = [parameter(overflows) for overflows in OVERFLOWS]
 
         def optimizer() -> None:
@@ -142,7 +143,9 @@ def state_dict_is_atomic(example: Example) -> None:
     """
 
     def program(found_inf: Sequence[bool], c: scheduler.Scheduler) -> None:
-        scaler, states, taken = instrumented(c, example.subject), [], []
+        scaler = instrumented(c, example.subject)
+        states = []
+        taken = []
 
         def save() -> None:
             with suppress(RuntimeError):

@@ -83,12 +83,14 @@ class _Lockable(_Guard):
 
     def take(self, depth: int) -> None:
         """Become the owner; the caller knows that it is free."""
-        self.owner, self.depth = self._task_runner.running, depth
+        self.owner = self._task_runner.running
+        self.depth = depth
         self.owner.holds.append(self)
 
     def drop(self) -> int:
         """Free it, however often it was acquired; returns the depth."""
-        depth, self.depth = self.depth, 0
+        depth = self.depth
+        self.depth = 0
         if self.owner is not None:
             self.owner.holds.remove(self)
             self.owner = None

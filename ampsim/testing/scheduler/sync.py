@@ -98,7 +98,9 @@ class Thread(Primitive):
         assert group is None, "group argument must be None for now"  # noqa: S101
         super().__init__(name)
         self.name = self._label
-        self._target, self._args, self._kwargs = target, tuple(args), dict(kwargs or {})
+        self._target = target
+        self._args = tuple(args)
+        self._kwargs = dict(kwargs or {})
         self._task: Task | None = None
         self.daemon = self._task_runner.running.daemon if daemon is None else daemon
 

@@ -28,8 +28,10 @@ class Task:
     def __init__(
         self, index: int, name: str, body: Callable[[], object], *, daemon: bool = False
     ) -> None:
-        self.index, self.name = index, name
-        self.body, self.daemon = body, daemon
+        self.index = index
+        self.name = name
+        self.body = body
+        self.daemon = daemon
         # Locked: the task waits. Whoever picks it releases it.
         self.baton = _thread.allocate_lock()
         self.baton.acquire()

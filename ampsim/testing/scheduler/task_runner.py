@@ -51,7 +51,8 @@ class TaskRunner:
         interrupt_at: Mapping[int, str] = NO_FAULTS,
     ) -> None:
         self.choose = choose
-        self.max_steps, self.interrupt_at = max_steps, interrupt_at
+        self.max_steps = max_steps
+        self.interrupt_at = interrupt_at
         self.tasks: list[Task] = []
         self.live = 0  # tasks that the run waits for: neither daemon nor finished
         self.steps: list[Step] = []
@@ -86,7 +87,8 @@ class TaskRunner:
         if self.over:
             raise AbandonedError
         names = {task.name for task in self.tasks}
-        unique, count = name, 1
+        unique = name
+        count = 1
         while unique in names:
             count += 1
             unique = f"{name}-{count}"
@@ -107,7 +109,10 @@ class TaskRunner:
         if self.over:
             return self._after(op, subject, ready, timed)
         me = self.running
-        me.op, me.subject, me.ready, me.timed = op, subject, ready, timed
+        me.op = op
+        me.subject = subject
+        me.ready = ready
+        me.timed = timed
         chosen = self._decide(me)
         if chosen is not me:
             self._hand_over(chosen, me)
@@ -115,7 +120,8 @@ class TaskRunner:
             raise AbandonedError
         me.ready = None
         if me.pending is not None and op != "release":
-            me.injected, me.pending = me.pending, None
+            me.injected = me.pending
+            me.pending = None
             raise me.injected
         return not me.fired
 
@@ -205,7 +211,8 @@ class TaskRunner:
                 task.pending = KeyboardInterrupt(f"injected at step {step}")
 
     def _end(self, stuck: StuckError | None) -> Task:
-        self.over, self.stuck = True, stuck
+        self.over = True
+        self.stuck = stuck
         return self.tasks[0]
 
     def _report(self, title: str) -> str:
@@ -258,7 +265,8 @@ class TaskRunner:
                 self.tasks[0].baton.release()
             return
         self.live -= not task.daemon
-        task.op, task.subject = "end", ""
+        task.op = "end"
+        task.subject = ""
         chosen = self._decide(task)
         if chosen is not task:
             self._pass_to(chosen) if task.index else self._hand_over(chosen, task)
@@ -280,7 +288,9 @@ class TaskRunner:
             me.baton.acquire()
         except BaseException as error:  # noqa: BLE001, RUF100  a test runner's timeout, Ctrl-C, no more threads
             # Wait for nobody: who runs ends at a switch point.
-            self.signal, self.over, self.hung = error, True, True
+            self.signal = error
+            self.over = True
+            self.hung = True
             if me.index:
                 self.tasks[0].baton.release()
 
