@@ -230,8 +230,8 @@ def test_each_proposed_trait_is_a_question():
         hysteresis=2, hysteresis_reset="clean,backoff", unsupported={"setters"}
     )
     assert [*questions(as_subject(NoSetters), traits)] == [
-        "hysteresis: a backoff takes 2 overflows: intended?",
-        "hysteresis_reset: the count of overflows restarts after a backoff or a finite step: intended?",
+        "hysteresis=2: overflows that a backoff takes: intended?",
+        "hysteresis_reset={'backoff', 'clean'}: what restarts the count of overflows: intended?",
         f"setters: not supported ({as_subject(NoSetters).missing['setters']}): intended?",
     ]
     assert {each.name for each in fields(Traits)} - SENTENCES.keys() == {

@@ -27,19 +27,18 @@ UNOBSERVED = (
     "misuse_errors",
     "step_value",
 )  # features that only a check can decide
-SENTENCES = {  # of a trait with its value
-    "min_scale": "no backoff goes below {}",
-    "max_scale": "no growth goes above {}",
-    "scale_dtype": "the scale is kept in {}",
-    "hysteresis": "a backoff takes {} overflows",
-    "hysteresis_reset": "the count of overflows restarts after {}",
+SENTENCES = {  # what a trait means
+    "min_scale": "no backoff goes below it",
+    "max_scale": "no growth goes above it",
+    "scale_dtype": "precision in which the scale is kept",
+    "hysteresis": "overflows that a backoff takes",
+    "hysteresis_reset": "what restarts the count of overflows",
     "powers_of_two": "scales and factors are rounded to powers of two",
     "static": "the scale does not change",
-    "delay": "a scale is used {} updates after it is computed",
-    "skips": "an overflow of one optimizer skips {} optimizers",
-    "gives_up": "update() raises {} instead of going below min_scale",
+    "delay": "updates between the computation of a scale and its use",
+    "skips": "optimizers that an overflow of one optimizer skips",
+    "gives_up": "raised by update() instead of going below min_scale",
 }
-EVENTS = {"backoff": "a backoff", "clean": "a finite step", "growth": "a growth"}
 Changes = Mapping[str, Any]  # of traits
 Passes = Callable[[Subject], bool]
 
@@ -56,17 +55,17 @@ def suggestion(
         passes: Returns whether the check passes or is skipped for a scaler with other traits.
         checks: All checks, of which the hint names those that it would skip.
     """
-    features = frozenset([each for each in UNOBSERVED if each in check.needs][:1])
     if changes := excusing_traits(check, subject, passes):
         return [("hint", hint(subject, changes))]
     if subject.is_torchs and check.name in TORCH:
         reason = f"as torch's scaler fails it too: {TORCH[check.name]}"
         return [("known", f"in known_failures.TORCH, {reason}")]
-    if not features:
-        return []
-    skipped = [each.name for each in checks if features.intersection(each.needs)]
-    text = hint(subject, {"unsupported": features})
-    return [("hint", f"{text}; this skips {', '.join(skipped)}")]
+    for feature in UNOBSERVED:
+        if feature in check.needs:
+            text = hint(subject, {"unsupported": frozenset({feature})})
+            skipped = [each.name for each in checks if feature in each.needs]
+            return [("hint", f"{text}; this skips {', '.join(skipped)}")]
+    return []
 
 
 def excusing_traits(check: Check, subject: Subject, passes: Passes) -> Changes:
@@ -90,8 +89,9 @@ def excusing_traits(check: Check, subject: Subject, passes: Passes) -> Changes:
 def _declared(subject: Subject, changes: Changes) -> Subject:
     """Return the scaler with these additional traits; the same one each time, as its runs are kept."""
     key = f"declared {sorted(changes.items())}"
-    declared: Subject = subject.cache.setdefault(key, subject.declared(**changes))
-    return declared
+    if key not in subject.cache:
+        subject.cache[key] = subject.declared(**changes)
+    return subject.cache[key]  # type: ignore[no-any-return]
 
 
 def hint(subject: Subject, changes: Changes) -> str:
@@ -108,10 +108,11 @@ def written(changes: Changes) -> str:
 
 
 def _written(value: Any) -> str:
-    if isinstance(value, tuple):
-        return f"({', '.join(kind.__name__ for kind in value)},)"
+    if isinstance(value, tuple):  # of exceptions
+        names = [kind.__name__ for kind in value]
+        return f"({', '.join(names)},)"
     if value and isinstance(value, frozenset):
-        return f"{{{', '.join(map(repr, sorted(value)))}}}"
+        return repr([*sorted(value)]).replace("[", "{").replace("]", "}")
     return repr(value)
 
 
@@ -119,18 +120,10 @@ def questions(subject: Subject, declared: Traits) -> Iterator[str]:
     """Yield a sentence for each trait and unsupported feature that are proposed for a scaler."""
     for name, value in declared.differences().items():
         if name in SENTENCES:
-            yield f"{name}: {SENTENCES[name].format(_plainly(value))}: intended?"
+            yield f"{name}={_written(value)}: {SENTENCES[name]}: intended?"
     for name in sorted(declared.unsupported):
         lack = subject.missing.get(name, FEATURES[name])
         yield f"{name}: not supported ({lack}): intended?"
-
-
-def _plainly(value: Any) -> str:
-    if isinstance(value, tuple):
-        return " or ".join(kind.__name__ for kind in value)
-    if isinstance(value, frozenset):
-        return " or ".join(EVENTS[event] for event in sorted(value)) or "no event"
-    return str(value)
 
 
 # ---------------------------------------------------------------------------------- observation
@@ -154,7 +147,7 @@ def _scales(subject: Subject, found_inf: Sequence[bool], **constants: float) -> 
     """Return the scale before each update and, more precisely, the last one from get_scale()."""
     example = example_of(subject)
     scaler = example.make(**constants)
-    scales = [example.iterate(scaler, overflows) for overflows in found_inf]
+    scales = example.iterate_each(scaler, found_inf)
     last = example.loss_scale(scaler)
     kept = float(scaler.get_scale())
     return [*scales, kept if round_to_float32(kept) == last else last]
