@@ -5,15 +5,14 @@ expected failure, with a link. At the limits of float32, it is a failure, docume
 Packages may accept invalid arguments: the checks do not require an error.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache, partial, wraps
+from functools import cache, wraps
 from typing import Any
 
 from ampsim.frameworks.adapter import Adapter
 from ampsim.frameworks.checks.subject import (
     FLOOR,
-    HAS,
     GaveUpError,
     RefusedError,
     UnaskableError,
@@ -27,21 +26,37 @@ from ampsim.testing.scaler_checks.check import Failure, ScalerCheck
 from ampsim.testing.scaler_checks.subject import Subject
 
 EXAMPLES = 12
-CALLS_DRAWN = {"state_dict_continues_run"}  # which are drawn where a scaler has them
-TENSORS = {  # names in checks that run tensors, or torch's calls one by one
-    *("torch", "scale", "step", "unscale_", "update", "param", "optimizer"),
-    *("iterate_all", "ready_to_step", "raises", "trained_bits", "subject"),
-}
-UNASKED = {  # checks that an adapter could be asked, and is not: why
-    "scale_is_exact_float32": "torch's kernel to the last bit; `drift` compares each adapter with its own dialect",
-    "state_dict_is_snapshot": "what an adapter saves is taken through JSON, and is a copy whatever it was",
-    "invalid_state_dict_changes_nothing": "of torch's keys",
-}
-CHOICE = dict.fromkeys(  # checks that anybody may break by choice
-    (
+# The checks that need no torch tensors, and no call of torch's that an adapter lacks. Three more
+# could run, but would show nothing: `drift` compares each adapter with its own dialect to the last
+# bit, so scale_is_exact_float32 does not; an adapter's checkpoint goes through JSON, so it is a
+# snapshot; and the keys of invalid_state_dict_changes_nothing are torch's.
+CHECKS = {
+    name: SUITE[name]
+    for name in (
+        "state_dict_continues_run",
         "neutral_factors_raise",
         "invalid_arguments_raise",
-    ),
+        "scale_is_never_subnormal",
+        "scale_recovers_after_overflows",
+        "scale_stays_power_of_two",
+        "minimum_scale_error_repeats",
+        "no_step_on_nonfinite_gradients",
+        "no_nonfinite_step_below_scale_one",
+        "finite_gradients_never_skip",
+        "unscale_uses_scale_of_loss",
+        "overflow_backs_off_once",
+        "finite_step_never_lowers_scale",
+        "growth_waits_for_interval",
+        "growth_multiplies_by_factor",
+        "scale_is_never_infinite",
+        "scale_stays_within_bounds",
+        "skips_stay_within_budget",
+        "get_scale_matches_scale",
+    )
+}
+"""The checks of the suite that run on adapters, by name."""
+CHOICE = dict.fromkeys(  # checks that anybody may break by choice
+    ("neutral_factors_raise", "invalid_arguments_raise"),
     "it checks no such constants; nonsense that is passed is taken",
 )
 # checks about the ends of float32, which the sum or norm of finite gradients passes too
@@ -68,28 +83,12 @@ TORCH = {
     "unscale_uses_scale_of_loss": "step(): invokes the optimizer using the unscaled gradients",
     "finite_gradients_never_skip": "step(): if no inf or NaN is found, invokes the optimizer",
 }
-LOUD = frozenset(
-    name
-    for name in SUITE
-    if name.startswith(("no_step_on_nonfinite", "no_nonfinite_step"))
-)  # kept by a step that raises
+# These checks are kept by a step that raises.
+LOUD = ("no_step_on_nonfinite_gradients", "no_nonfinite_step_below_scale_one")
 AT_ANY_DELAY = {"skips_stay_within_budget"}  # T1 is of the newest scale
 OWN = {  # check -> what the package itself promises by a parameter
     "scale_stays_within_bounds": "its parameter of the smallest or the largest scale, or its documentation of one",
 }
-
-
-def asked(check: ScalerCheck) -> bool:
-    """Return whether a check of the suite can run on an adapter, i.e. needs no torch tensors."""
-    names = {*check.function.__code__.co_names}
-    uses_tensors = "torch" in names or (
-        TENSORS & names and check.name not in CALLS_DRAWN
-    )
-    return {*check.needs} <= HAS and not uses_tensors and check.name not in UNASKED
-
-
-CHECKS = {name: check for name, check in SUITE.items() if asked(check)}
-"""The checks of the suite that run on adapters, by name."""
 
 
 def promise(check: str) -> str:
@@ -132,85 +131,66 @@ def judge_all(
     adapter: Adapter, checks: Iterable[ScalerCheck], *, examples: int = EXAMPLES
 ) -> Iterator[Verdict]:
     """Run checks on an adapter one by one; checks of overflow sequences share their runs."""
-    subjects = cache(partial(subject_of, adapter))
+    subject_with = cache(subject_of)
     for check in checks:
-        yield _Asking(adapter, check, examples, subjects).verdict()
-
-
-class _Asking:
-    """A running check on an adapter, with its minimal falsifying example."""
-
-    def __init__(
-        self,
-        adapter: Adapter,
-        check: ScalerCheck,
-        examples: int,
-        subjects: Callable[..., Subject],
-    ) -> None:
-        self.adapter = adapter
-        self.check = check
-        self.examples = examples
-        self.subjects = subjects
-        self.failure: Failure | None = None
-        self.seen = ""
-        self.why_not = "no example could be judged"
-        self.has_judged = False
-
-    def verdict(self) -> Verdict:
-        """Run the check and return the outcome."""
-        name, documented = (
-            self.check.name,
-            {} if self.check.name in ENDS else self.adapter.deviations,
+        subject = subject_with(
+            adapter,
+            patience=2 if check.level == 4 else 1,  # a count that has to be saved
+            floor=None if "gives_up" in check.needs else FLOOR,
+            late=check.name in AT_ANY_DELAY,
         )
-        result = judged(self.check, self.adapter.name, self.ask, documented.get(name))
-        if result.outcome == "failed" and name in CHOICE:
-            result = replace(result, outcome="xfailed", text=CHOICE[name])
-        return Verdict(result, self.failure, self.seen if self.failure else result.text)
+        yield _verdict(adapter, subject, check, Examples(examples, SEED))
 
-    def ask(self) -> None:
-        """Raise BrokenError or RaisedError if the check fails, NotApplicableError if it does not
-        apply.
-        """
-        check = self.check
-        patience = 2 if check.level == 4 else 1  # a count that has to be saved
-        floor = None if "gives_up" in check.needs else FLOOR
-        subject = self.subjects(
-            patience=patience, floor=floor, late=check.name in AT_ANY_DELAY
-        )
-        if missing := sorted(subject.unsupported.keys() & {*check.needs}):
-            raise NotApplicableError(f"it is without {', '.join(missing)}")
-        examples = Examples(self.examples, SEED)
-        self.failure = replace(check, function=self._judged()).falsify(
-            subject, examples
-        )
-        if self.failure is not None:
-            error = self.failure.error
-            ours = isinstance(error, BrokenError)
-            self.seen = (
-                str(error) if ours else f"raised {type(error).__name__}: {error}"
-            )
-            raise (BrokenError if ours else RaisedError)(
-                check.message(self.failure, examples)
-            )
-        if not self.has_judged:
-            raise NotApplicableError(self.why_not)
 
-    def _judged(self) -> Any:
-        """Return the function of the check; it raises if the check cannot run on the adapter."""
+def _verdict(
+    adapter: Adapter, subject: Subject, check: ScalerCheck, examples: Examples
+) -> Verdict:
+    failure: Failure | None = None
+    seen = ""
 
-        @wraps(self.check.function)
-        def function(*args: Any, **given: Any) -> None:
-            try:
-                self.check.function(*args, **given)
-            except UnaskableError as error:
-                self.why_not = str(error)
-                return
-            except Exception as error:
-                if isinstance(error, GaveUpError | RefusedError):
-                    self.why_not = str(error)
-                    return
-                if isinstance(error, AssertionError) or self.check.name not in LOUD:
-                    raise
-            self.has_judged = True
+    def ask() -> None:
+        nonlocal failure, seen
+        failure = _falsify(subject, check, examples)
+        if failure is None:
+            return
+        error = failure.error
+        kind = BrokenError if isinstance(error, BrokenError) else RaisedError
+        seen = str(error)
+        if kind is RaisedError:
+            seen = f"raised {type(error).__name__}: {error}"
+        raise kind(check.message(failure, examples))
 
-        return function
+    documented = {} if check.name in ENDS else adapter.deviations
+    result = judged(check, adapter.name, ask, documented.get(check.name))
+    if result.outcome == "failed" and check.name in CHOICE:
+        result = replace(result, outcome="xfailed", text=CHOICE[check.name])
+    return Verdict(result, failure, seen if failure else result.text)
+
+
+def _falsify(
+    subject: Subject, check: ScalerCheck, examples: Examples
+) -> Failure | None:
+    """Return the minimal example that fails; raise NotApplicableError if none can be judged."""
+    missing = sorted(subject.unsupported.keys() & {*check.needs})
+    if missing:
+        raise NotApplicableError(f"it is without {', '.join(missing)}")
+    has_judged = False
+    why_not = "no example could be judged"
+
+    @wraps(check.function)
+    def function(*args: Any, **given: Any) -> None:
+        nonlocal has_judged, why_not
+        try:
+            check.function(*args, **given)
+        except (UnaskableError, GaveUpError, RefusedError) as error:
+            why_not = str(error)
+            return
+        except Exception as error:
+            if isinstance(error, AssertionError) or check.name not in LOUD:
+                raise
+        has_judged = True
+
+    failure = replace(check, function=function).falsify(subject, examples)
+    if failure is None and not has_judged:
+        raise NotApplicableError(why_not)
+    return failure

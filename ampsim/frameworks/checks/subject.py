@@ -24,15 +24,16 @@ from ampsim.testing.scaler_checks.traits import FEATURES, Traits
 FACTORS = ("growth_factor", "backoff_factor")
 FLOOR = 0.25  # asked of an adapter that takes one; where it ends the run, a run may be short
 REFILL = frozenset({"clean", "backoff"})  # of an adapter without a dialect
+# Of FEATURES, what an adapter may have.
 HAS = {
     "factors",
     "gradients",
     "growth",
+    "gives_up",
     "misuse_errors",
     "steps",
     "state_dict",
-    *Traits().declared_features,
-}  # of FEATURES, what an adapter may have
+}
 
 
 class UnaskableError(BaseException):
@@ -102,9 +103,8 @@ class Driven:
             raise
 
     def state_dict(self) -> Any:
-        return json.loads(
-            json.dumps(self._ask("state_dict"))
-        )  # a checkpoint is no view of what runs on
+        # A checkpoint is no view of what runs on.
+        return json.loads(json.dumps(self._ask("state_dict")))
 
     def load_state_dict(self, state: object) -> None:
         self._ask("load_state_dict", state)
@@ -129,10 +129,7 @@ class StepAdapter(ScalerAdapter):
 
     def run(self, scaler: Driven, found_inf: Sequence[bool]) -> list[float]:
         delay = self.traits.delay
-        used = [
-            self.iterate(scaler, overflows)
-            for overflows in [*found_inf, *[False] * delay]
-        ]
+        used = self.iterate_each(scaler, [*found_inf, *[False] * delay])
         return [*used, scaler.get_scale()][delay:]
 
     def applied(
@@ -186,24 +183,21 @@ def subject_of(
         late: Whether to remove the delay of its dialect from the observed scales.
     """
     known = fields(adapter)
-    options = {"min_scale": floor, "hysteresis": patience}
-    asked = {
-        name: value
-        for name, value in options.items()
-        if name in known and value is not None
-    }
+    asked: dict[str, Any] = {}
+    if "min_scale" in known and floor is not None:
+        asked["min_scale"] = floor
+    if "hysteresis" in known:
+        asked["hysteresis"] = patience
     rule = followed(adapter, constants(adapter, asked))
     follows = rule or Rule()
-    fixed = {
-        each: getattr(follows, each)
-        for each in FACTORS
-        if each not in (*known, *_of_one_factor(known))
-    }
+    free = (*known, *_of_one_factor(known))
+    fixed = {each: getattr(follows, each) for each in FACTORS if each not in free}
     lacks = {*FEATURES} - HAS | _lacking(adapter) | ({"factors"} if fixed else set())
+    low = follows.min_scale
+    if low is not None:
+        low = asked.get("min_scale", low)
     traits = AdapterTraits(
-        min_scale=floor
-        if "min_scale" in asked and follows.min_scale is not None
-        else follows.min_scale,
+        min_scale=low,
         max_scale=threshold(follows),
         scale_dtype=follows.arithmetic.dtype,
         hysteresis=follows.hysteresis,
@@ -216,9 +210,8 @@ def subject_of(
     )
 
     def make(rule: Rule) -> Driven:
-        given = constants(
-            adapter, {**{name: getattr(rule, name) for name in CONSTANTS}, **asked}
-        )
+        four = {name: getattr(rule, name) for name in CONSTANTS}
+        given = constants(adapter, {**four, **asked})
         return Driven(adapter, given, followed(adapter, given), frozenset(lacks))
 
     return Subject(make, traits, adapter.name, StepAdapter)
@@ -244,14 +237,10 @@ def constants(adapter: Adapter, wanted: Mapping[str, Any]) -> dict[str, Any]:
         if each in known:
             given[known[each]] = value
         elif each in _of_one_factor(known):
-            if each == "growth_factor" or wanted.get("growth_factor", 2.0) == 2.0:
-                given[known["factor"]] = (
-                    value
-                    if each == "growth_factor"
-                    else 1 / value
-                    if value
-                    else math.inf
-                )
+            if each == "growth_factor":
+                given[known["factor"]] = value
+            elif wanted.get("growth_factor", 2.0) == 2.0:
+                given[known["factor"]] = 1 / value if value else math.inf
         elif getattr(followed(adapter, {}) or Rule(), each) != value:
             raise UnaskableError(f"{each} is fixed")
     return given
@@ -264,11 +253,9 @@ def followed(adapter: Adapter, given: Mapping[str, Any]) -> Rule | None:
     """
     asked = {adapter.constants[key]: value for key, value in given.items()}
     try:
-        return (
-            dialects.get(adapter.dialect, **{**adapter.options, **asked})
-            if adapter.dialect
-            else Rule(**asked)
-        )
+        if not adapter.dialect:
+            return Rule(**asked)
+        return dialects.get(adapter.dialect, **{**adapter.options, **asked})
     except (TypeError, ValueError):
         return None
 

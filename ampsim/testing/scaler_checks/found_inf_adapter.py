@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ampsim.testing.scaler_checks.traits import FEATURES, Traits
+from ampsim.testing.scaler_checks.traits import FEATURES
 
 if TYPE_CHECKING:
     import torch
@@ -34,18 +34,17 @@ class FoundInfAdapter:
     tensor(8.)
     """
 
-    unsupported = frozenset(FEATURES).difference(
-        (
-            "factors",
-            "fused",
-            "gradients",
-            "optimizers",
-            "step_value",
-            "steps",
-            "unscale_",
-        ),
-        Traits().declared_features,
-    )
+    unsupported = frozenset(FEATURES) - {
+        "factors",
+        "fused",
+        "gives_up",
+        "gradients",
+        "growth",
+        "optimizers",
+        "step_value",
+        "steps",
+        "unscale_",
+    }
     """The unsupported features of a scaler with this adapter."""
 
     def __init__(

@@ -153,9 +153,8 @@ def calls(
         elif event in GRADIENTS:
             settled = scaler.stage(program.optimizers[i]) != "UNSCALED"
         else:
-            settled = event == "scale" or (
-                has_loss and program.params[i].grad is not None
-            )
+            has_gradient = program.params[i].grad is not None
+            settled = event == "scale" or (has_loss and has_gradient)
         if not settled and not traits.drop_in:
             expected.append(None)
             continue

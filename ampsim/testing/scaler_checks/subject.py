@@ -89,9 +89,10 @@ class Subject:
     def unsupported(self) -> dict[str, str]:
         """Each unsupported feature, with the reason: declared, or what the scaler does not have."""
         reasons = {**self.missing, **self._declared_unsupported()}
-        for feature, is_declared in self.traits.declared_features.items():
-            if not is_declared:
-                reasons.setdefault(feature, "not declared in Traits")
+        if not self.traits.gives_up:
+            reasons.setdefault("gives_up", "not declared in Traits")
+        if self.traits.static:
+            reasons.setdefault("growth", "static in Traits")
         if "enabled" not in parameters(self.make)[0]:
             reasons["enabled"] = "the scaler is not made with enabled="
         if not callable(getattr(self.example, "begin_iteration", None)):

@@ -85,14 +85,6 @@ class Traits:
                 f"unsupported={name!r}: no such feature; {nearest(name, FEATURES)}"
             )
 
-    @property
-    def declared_features(self) -> dict[str, bool]:
-        """Which features these traits are, by name."""
-        return {
-            "gives_up": bool(self.gives_up),
-            "growth": not self.static,
-        }
-
     def differences(self) -> dict[str, Any]:
         """Return the traits that differ from torch's."""
         values = {each.name: getattr(self, each.name) for each in fields(Traits)}
