@@ -36,15 +36,16 @@ def arguments_of(target: Maker) -> Callable[..., Arguments] | None:
         TypeError: It is not clear what a class takes.
     """
     names, takes_more = parameters(target)
-    is_open_class = isinstance(target, type) and takes_more
+    is_class = isinstance(target, type)
     # A class that passes everything on may take torch's arguments, too.
-    takes_torchs = is_open_class and {*names} <= {"device", "enabled"}
+    takes_torchs = is_class and takes_more and {*names} <= {"device", "enabled"}
     if "init_scale" not in names and not takes_torchs:
         first, *_ = [*names.values(), None]
-        if is_open_class and first and first.default is not first.empty:
+        # A rule has no default; the first parameter is a setting with a name of its own.
+        if is_class and first and first.default is not first.empty:
             raise TypeError(
                 f"{target.__qualname__} has neither a parameter init_scale nor a rule as its "
-                "first parameter: expected make(rule)"
+                f"first parameter: {WRITE_MAKE.format(target.__name__)}"
             )
         return None
 
