@@ -114,13 +114,6 @@ def real_z(
     return _together(skips_above(run, interval, thresholds, bound=bound))
 
 
-def real_level_z(run: Result, interval: int) -> float:
-    """Return by how many standard deviations the mean log2 scale lies above T3's, seed by seed as
-    `real_z` does.
-    """
-    return _together(levels_above(run, interval))
-
-
 def skips_above(
     run: Result, interval: int, thresholds: str = "", *, bound: bool = False
 ) -> list[tuple[float, float]]:

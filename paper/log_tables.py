@@ -1,12 +1,14 @@
 """Tables about logs: an example, all counts, public logs, and `explain` at first sight."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from statistics import median
 
 from ampsim.core.json_lines import Record
 from ampsim.core.machine import Rule
 from ampsim.core.state import State
-from figures.derived_numbers import cuda_runs, followed
 from paper.numbers import NUMBERS, runs
 from paper.sources import load
 from paper.values import Cell, Table
@@ -15,33 +17,80 @@ EXAMPLE_INTERVAL = 3
 EXAMPLE_LOG = ((0, 16.0), (1, 16.0), (2, 32.0), (4, 64.0))  # step, printed scale
 FLAGS = (False, True)  # a step is finite, or overflows
 INDENT = "#h(1em)"
-REPOSITORIES, PACKAGES = "repos.", "packages"
-# What, its number, the number and kind of its sources, the number with an outcome, the outcome.
-COUNTS: tuple[tuple[str, ...], ...] = (  # an empty row is a line
-    ("dialects of scalers", "dialects", "dialects.packages", PACKAGES, "", ""),
-    ("+recorded runs", "traces.count", "", "", "traces.repeated", "repeated"),
-    (),
-    ("public CUDA logs", "cuda.runs", "cuda.repositories", REPOSITORIES, "", ""),
-    ("+followed", "cuda.followed", "cuda.followed.repositories", REPOSITORIES, "", ""),
-    ("++consistent", "cuda.whole", "", "", "cuda.both", "refute three times $G$"),
-    ("++with a growth", "cuda.growing", "", "", "", ""),
-    ("++with overflows", "cuda.bound.logs", "cuda.bound.repositories", REPOSITORIES,
-     "cuda.bound.within", "within bound"),
-    ("held-out CUDA logs", "cuda.held.runs", "cuda.held.found.repositories", REPOSITORIES, "", ""),
-    ("+followed", "cuda.held.followed", "cuda.held.repositories", REPOSITORIES,
-     "cuda.held.whole", "consistent"),
-    ("logs read by eye", "sight.logs", "", "", "", ""),
-    ("+with a problem", "sight.problems", "", "", "sight.cleared", "called healthy"),
-    ("+healthy", "sight.healthy", "", "", "sight.false", "flagged"),
-    (),
-    ("checks of the suite", "suite.checks", "", "", "", ""),
-    ("+for any scaler", "conformance.checks", "", "", "", ""),
-    ("installed scalers", "conformance.scalers", "conformance.packages", PACKAGES, "", ""),
-    ("+classes of these", "conformance.classes", "", "", "conformance.gradient.classes",
-     "give wrong gradients"),
-    ("training engines", "engines.count", "", "", "engines.failed", "fail a check"),
-    ("training loops", "loops.loops", "loops.frameworks", PACKAGES, "loops.failed", "fail a check"),
-)  # fmt: skip
+POWER, FAIL = "refute three times $G$", "fail a check"
+
+
+@dataclass(frozen=True)
+class Count:
+    """A row of the table of counts; numbers are names of numbers of the text.
+
+    Attributes:
+        what: What was counted; a plus for each level below the row that it is a part of.
+        size: Its number.
+        repositories: The number of repositories that it is of; empty for none.
+        packages: The number of packages that it is of; empty for none.
+        part: The number of those with an outcome; empty for none.
+        outcome: The outcome.
+    """
+
+    what: str
+    size: str
+    repositories: str = ""
+    packages: str = ""
+    part: str = ""
+    outcome: str = ""
+
+
+COUNTS = (  # None is a line
+    Count("dialects of scalers", "dialects", packages="dialects.packages"),
+    Count("+recorded runs", "traces.count", part="traces.repeated", outcome="repeated"),
+    None,
+    Count("public CUDA logs", "cuda.runs", "cuda.runs.repositories"),
+    Count("+followed", "cuda.followed", "cuda.followed.repositories"),
+    Count("++consistent", "cuda.whole", part="cuda.longer", outcome=POWER),
+    Count("++with a growth", "cuda.growing"),
+    Count(
+        "++with overflows",
+        "cuda.bound",
+        "cuda.bound.repositories",
+        part="cuda.bound.within",
+        outcome="within bound",
+    ),
+    Count("held-out CUDA logs", "cuda.held", "cuda.held.repositories"),
+    Count(
+        "+followed",
+        "cuda.held.followed",
+        "cuda.held.followed.repositories",
+        part="cuda.held.whole",
+        outcome="consistent",
+    ),
+    Count("logs read by eye", "sight.logs"),
+    Count(
+        "+with a problem",
+        "sight.problems",
+        part="sight.cleared",
+        outcome="called healthy",
+    ),
+    Count("+healthy", "sight.healthy", part="sight.false", outcome="flagged"),
+    None,
+    Count("checks of the suite", "suite.checks"),
+    Count("+for any scaler", "conformance.checks"),
+    Count("installed scalers", "conformance.scalers", packages="conformance.packages"),
+    Count(
+        "+classes of these",
+        "conformance.classes",
+        part="conformance.gradient.classes",
+        outcome="give wrong gradients",
+    ),
+    Count("training engines", "engines.count", part="engines.failed", outcome=FAIL),
+    Count(
+        "training loops",
+        "loops.loops",
+        packages="loops.frameworks",
+        part="loops.failed",
+        outcome=FAIL,
+    ),
+)
 PROGRAMS = {  # of the corpus -> scaler
     "arcface": "torch's `GradScaler`",
     "swin": "torch's `GradScaler`",
@@ -54,6 +103,7 @@ SOURCES = {
     "file": "a file beside the log",
     "default": "the program's default",
 }
+RIVALS = ("one more", "half", "twice")  # wrong intervals
 NO_RULE = {  # programs of the corpus that are not followed, and why
     "apex": "prints falls and no growth (apex)",
     "gnmt": "prints moves without steps (MLPerf's GNMT)",
@@ -90,17 +140,23 @@ def counts_of(states: Collection[State]) -> str:
 
 def counts() -> Table:
     """Return all counts of the paper, and what each is a part of."""
-    rows: list[tuple[Cell, ...]] = []
-    for row in COUNTS:
-        if not row:
-            rows.append(())
-            continue
-        what, whole, places, kind, part, outcome = row
-        text = what.lstrip("+")
-        indent = INDENT * (len(what) - len(text))
-        found = f"{digits(places)} {kind}", f"{digits(part)} {outcome}"
-        rows.append((indent + text, digits(whole), *found))
-    return Table(("sample", "size", "from", "outcome"), tuple(rows), "lrll")
+    head = ("sample", "size", "from", "outcome")
+    return Table(head, tuple(of_count(row) for row in COUNTS), "lrll")
+
+
+def of_count(row: Count | None) -> tuple[Cell, ...]:
+    """Return a row of the table of counts."""
+    if row is None:
+        return ()
+    text = row.what.lstrip("+")
+    indent = INDENT * (len(row.what) - len(text))
+    source = ""
+    if row.repositories:
+        source = f"{digits(row.repositories)} repos."
+    elif row.packages:
+        source = f"{digits(row.packages)} packages"
+    outcome = f"{digits(row.part)} {row.outcome}"
+    return (indent + text, digits(row.size), source, outcome)
 
 
 def digits(name: str) -> str:
@@ -110,7 +166,7 @@ def digits(name: str) -> str:
 
 def excluded() -> Table:
     """Return why logs are not followed, and how many."""
-    rows = [row for row in cuda_runs(load("cuda_runs")) if "breaks" not in row]
+    rows = runs.logs(load("cuda_runs"), runs.is_unfollowed)
     reasons: list[tuple[str, list[Record]]] = []
     for program, reason in NO_RULE.items():
         known = [row for row in rows if row["program"] == program]
@@ -126,7 +182,7 @@ def excluded() -> Table:
 
 def followed_logs() -> Table:
     """Return the followed logs by scaler, and by source of the growth interval."""
-    rows = followed(load("cuda_runs"))
+    rows = runs.logs(load("cuda_runs"), runs.is_followed)
     scalers = dict.fromkeys(PROGRAMS.values())
     table: list[tuple[Cell, ...]] = [
         of_logs(scaler, [row for row in rows if PROGRAMS[row["program"]] == scaler])
@@ -138,45 +194,45 @@ def followed_logs() -> Table:
         table.append(of_logs(f"interval: {title}", mine))
     table += [(), of_logs("all", rows)]
     head = ("", "logs", "repositories", "consistent", "no growth", "moves", "growths")
-    rivals = ("one more", "half", "twice", "three times")
     groups = (("", 5), ("median", 2), ("would refute the interval", 4))
-    return Table((*head, *rivals), tuple(table), "l" + "r" * 10, groups)
+    return Table((*head, *RIVALS, "three times"), tuple(table), "l" + "r" * 10, groups)
 
 
 def of_logs(title: str, rows: Sequence[Record]) -> tuple[Cell, ...]:
     """Return a row about some followed logs."""
-    consistent = [row for row in rows if not row["breaks"]]
-    powers = [
-        sum(row["rivals"][name] > 0 for row in consistent)
-        for name in ("one more", "half", "twice")
-    ]
-    powers.append(sum(row["control"] > 0 for row in consistent))
+
+    def count(kind: runs.Kind) -> int:
+        return sum(map(kind, rows))
+
+    rivals = [count(partial(runs.refutes, interval=name)) for name in RIVALS]
     counts = (
         len(rows),
         len(runs.repositories(rows)),
-        len(consistent),
-        sum(not row["growths"] for row in rows),
+        count(runs.is_consistent),
+        count(runs.is_still),
         median(row["moves"] for row in rows),
         median(row["growths"] for row in rows),
-        *powers,
+        *rivals,
+        count(runs.refutes_longer),
     )
     return (title, *(f"{count:g}" for count in counts))
 
 
 def sight() -> Table:
     """Return the verdicts of `ampsim explain` on logs that it had not seen, by truth and sample."""
+
+    def cells(truth: str, verdict: str, logs: Collection[Record]) -> tuple[Cell, ...]:
+        return (truth, verdict, *map(str, runs.by_sample(logs)), str(len(logs)))
+
+    rows = [
+        cells(truth, verdict, runs.of_verdict(truth, verdict))
+        for truth, verdict in product(runs.TRUTHS, runs.VERDICTS)
+    ]
+    rows.append(())
+    rows += [
+        cells(truth, '"nan" or "inf"', runs.saying_nan(truth)) for truth in runs.TRUTHS
+    ]
     samples = runs.samples()
-
-    def cells(truth: str, verdict: str) -> tuple[Cell, ...]:
-        counts = [runs.verdicts(sample)[truth, verdict] for sample in samples]
-        return (truth, verdict, *map(str, counts), str(sum(counts)))
-
-    def words(truth: str) -> tuple[Cell, ...]:
-        counts = [runs.says_nan(truth, sample) for sample in samples]
-        return (truth, '"nan" or "inf"', *map(str, counts), str(sum(counts)))
-
-    rows = [cells(truth, verdict) for truth in runs.TRUTHS for verdict in runs.VERDICTS]
-    rows += [(), *map(words, runs.TRUTHS)]
     head = ("reader", "tool", *map(str, samples), "all")
     groups = (("", 2), ("sample", len(samples)), ("", 1))
     return Table(head, tuple(rows), "ll" + "r" * (len(samples) + 1), groups)

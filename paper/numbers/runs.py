@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache, partial
 from statistics import median
 
@@ -10,7 +10,7 @@ from ampsim.core.json_lines import Record, read_objects
 from ampsim.core.machine import Rule
 from ampsim.core.theory import pathwise
 from experiments.corpus import runs as corpus
-from figures.derived_numbers import cuda_runs, followed
+from figures.derived_numbers import cuda_runs
 from figures.results import Result
 from paper.sources import ROOT
 from paper.values import Formula, Number
@@ -18,6 +18,7 @@ from paper.values import Formula, Number
 cuda = partial(Number, "cuda_runs")
 TORCH = ("arcface", "swin")  # programs with torch's GradScaler
 UPDATED_TWICE = "mlcommons/training_results_v0.7"
+LONGER = 3  # times the growth interval, of the control
 SIGHT = ROOT / "experiments" / "inputs" / "first_sight.jsonl"
 PROBLEM, HEALTHY, UNDECIDED = "a problem", "no problem", "undecided"
 TRUTHS, VERDICTS = (PROBLEM, HEALTHY), (PROBLEM, HEALTHY, UNDECIDED)
@@ -25,21 +26,72 @@ WORDS = {
     "problem": PROBLEM,
     "no problem found": HEALTHY,
 }  # any other verdict decides nothing
+Kind = Callable[[Record], bool]
 
 
-def whole(rows: Iterable[Record]) -> int:
-    """Return how many runs the state machine reproduces."""
-    return sum(not row["breaks"] for row in rows)
+def logs(run: Result, kind: Kind, *, held_out: bool = False) -> list[Record]:
+    """Return the logs of a kind, of those developed on or of those held out."""
+    return [row for row in cuda_runs(run, held_out=held_out) if kind(row)]
 
 
-def total(rows: Iterable[Record], name: str) -> int:
-    """Return the sum of a count over runs."""
-    return sum(row[name] for row in rows)
+def is_any(row: Record) -> bool:
+    """Return True."""
+    return True
 
 
-def both(run: Result) -> list[Record]:
-    """Return the logs that agree with the rule and contradict three times its interval."""
-    return [row for row in followed(run) if row["control"] > 0 and not row["breaks"]]
+def is_followed(row: Record) -> bool:
+    """Return whether the state machine was followed through a log."""
+    return "breaks" in row
+
+
+def is_unfollowed(row: Record) -> bool:
+    """Return whether it was not."""
+    return "breaks" not in row
+
+
+def is_consistent(row: Record) -> bool:
+    """Return whether the state machine can make each move of a followed log."""
+    return row.get("breaks") == []
+
+
+def differs(row: Record) -> bool:
+    """Return whether a followed log has a break, a move that the state machine cannot make."""
+    return bool(row.get("breaks"))
+
+
+def grows(row: Record) -> bool:
+    """Return whether a followed log shows a growth."""
+    return bool(row.get("growths"))
+
+
+def is_still(row: Record) -> bool:
+    """Return whether a followed log shows no growth."""
+    return row.get("growths") == 0
+
+
+def refutes_longer(row: Record) -> bool:
+    """Return whether a consistent log refutes an interval three times as long."""
+    return is_consistent(row) and row["control"] > 0
+
+
+def refutes(row: Record, interval: str) -> bool:
+    """Return whether a consistent log refutes another interval."""
+    return is_consistent(row) and row["rivals"][interval] > 0
+
+
+def is_updated_twice(row: Record) -> bool:
+    """Return whether a log's program updates its scaler twice in a finite step."""
+    return is_followed(row) and row["repository"] == UPDATED_TWICE
+
+
+def refutes_configured(row: Record) -> bool:
+    """Return whether such a log refutes the interval that its program is configured with."""
+    return is_updated_twice(row) and row["rivals"]["twice"] > 0
+
+
+def is_of_source(row: Record, source: str) -> bool:
+    """Return whether a followed log has its growth interval from a source."""
+    return is_followed(row) and source_of(row) == source
 
 
 def source_of(row: Record) -> str:
@@ -48,82 +100,52 @@ def source_of(row: Record) -> str:
     files = [known for at, known in corpus.CONFIGURED if re.search(at, place)]
     if any("interval" in known for known in files):
         return "file"
-    return "log" if corpus_run(row)["interval"] else "default"
-
-
-def corpus_run(row: Record) -> corpus.Run:
-    """Return the numbers of a log."""
-    return _by_place()[row["repository"], row["path"]]
+    return "log" if place in _printing_intervals() else "default"
 
 
 @cache
-def _by_place() -> dict[tuple[str, str], corpus.Run]:
-    return {(run["repository"], run["path"]): run for run in corpus.load()}
+def _printing_intervals() -> set[str]:
+    runs = [run for run in corpus.load() if run["interval"]]
+    return {f"{run['repository']}/{run['path']}" for run in runs}
 
 
-def of_source(run: Result, source: str) -> int:
-    """Return how many followed logs have their growth interval from a source."""
-    return sum(source_of(row) == source for row in followed(run))
+def has_bound(row: Record) -> bool:
+    """Return whether a log prints each overflow and its step."""
+    return "most" in row
 
 
-def repositories(rows: Iterable[Record]) -> set[str]:
-    """Return the repositories of some logs."""
-    return {row["repository"] for row in rows}
+def is_within(row: Record) -> bool:
+    """Return whether a log skips no more than the skip bound allows."""
+    return has_bound(row) and row["skips"] <= row["most"]
 
 
-def clean_repositories(run: Result) -> set[str]:
-    """Return the repositories whose followed logs are all consistent."""
-    broken = [row for row in followed(run) if row["breaks"]]
-    return repositories(followed(run)) - repositories(broken)
+def exceeds_longer(row: Record) -> bool:
+    """Return whether such a log skips more than the bound of a longer interval allows."""
+    return is_within(row) and row["skips"] > longer_bound(row)
 
 
-def still(run: Result) -> int:
-    """Return how many followed logs have no growth."""
-    return sum(not row["growths"] for row in followed(run))
-
-
-def torch_growths(run: Result) -> float:
-    """Return the median of the growths per log of torch's scaler."""
-    rows = [row for row in followed(run) if row["program"] in TORCH]
-    return float(median(row["growths"] for row in rows))
-
-
-def bounded(run: Result) -> list[Record]:
-    """Return the followed runs whose logs print each overflow and its step."""
-    return [row for row in followed(run) if "most" in row]
-
-
-def updated_twice(run: Result) -> list[Record]:
-    """Return the logs of the program that updates its scaler twice in a finite step."""
-    return [row for row in followed(run) if row["repository"] == UPDATED_TWICE]
-
-
-def longer_bound(row: Record, times: int) -> float:
-    """Return how many skips a log could have with a growth interval this many times as long."""
+def longer_bound(row: Record) -> float:
+    """Return how many skips a log could have with a growth interval `LONGER` times as long."""
     steps, interval = row["steps"], row["interval"]
     allowed = row["most"] - free_skips(row, interval)
-    # The net descent is what the skip bound adds for one bit, as often as it fits.
+    # The bound is linear in the net descent, so two values of it give the log's descent.
     rule = Rule(growth_interval=interval)
-    flat, bit = (pathwise.skips(rule, steps + interval, bits) for bits in (0, 1))
-    descent = (allowed - flat) / (bit - flat)
-    longer = Rule(growth_interval=times * interval)
-    bound = pathwise.skips(longer, steps + longer.growth_interval, descent)
-    return bound + free_skips(row, longer.growth_interval)
+    flat, by_a_bit = (pathwise.skips(rule, steps + interval, bits) for bits in (0, 1))
+    descent = (allowed - flat) / (by_a_bit - flat)
+    interval *= LONGER
+    bound = pathwise.skips(
+        rule.replace(growth_interval=interval), steps + interval, descent
+    )
+    return bound + free_skips(row, interval)
 
 
 def free_skips(row: Record, interval: int) -> int:
-    """Return how many overflows cause no backoff by hysteresis: some at the start and per growth."""
-    return int((row["hysteresis"] - 1) * (1 + row["steps"] // interval))
+    """Return how many overflows hysteresis leaves without a backoff: at the start, and per growth."""
+    growths = row["steps"] // interval
+    return int((row["hysteresis"] - 1) * (1 + growths))
 
 
-def within(run: Result) -> list[Record]:
-    """Return the logs that skip no more than the bound allows."""
-    return [row for row in bounded(run) if row["skips"] <= row["most"]]
-
-
-def most_gpus(run: Result) -> int:
-    """Return the largest number of GPUs of a run."""
-    return max(int(row["gpus"] or 0) for row in cuda_runs(run))
+# `ampsim explain` on logs that it had not seen.
 
 
 @cache
@@ -138,102 +160,154 @@ def samples() -> list[int]:
     return sorted({row["sample"] for row in judged()})
 
 
-def verdicts(sample: int) -> Counter[tuple[str, str]]:
-    """Return how often each truth got each verdict, at first sight of a sample."""
-    rows = (row for row in judged() if row["sample"] == sample)
-    return Counter(
-        (WORDS[row["truth"]], WORDS.get(row["first"], UNDECIDED)) for row in rows
-    )
+def of_truth(truth: str) -> list[Record]:
+    """Return the logs of a truth."""
+    return [row for row in judged() if WORDS[row["truth"]] == truth]
 
 
-def over_samples(truth: str, verdict: str) -> int:
-    """Return how often a truth got a verdict, over all samples."""
-    return sum(verdicts(sample)[truth, verdict] for sample in samples())
+def of_verdict(truth: str, verdict: str) -> list[Record]:
+    """Return the logs of a truth that got a verdict."""
+    return [row for row in of_truth(truth) if verdict_on(row) == verdict]
 
 
-def says_nan(truth: str, sample: int | None = None) -> int:
-    """Return how many logs of a truth have the word nan or inf, in a sample or in all."""
-    rows = (row for row in judged() if sample in (None, row["sample"]))
-    return sum(row["says_nan"] for row in rows if WORDS[row["truth"]] == truth)
+def verdict_on(row: Record) -> str:
+    """Return the verdict on a log at first sight."""
+    return WORDS.get(row["first"], UNDECIDED)
+
+
+def unread() -> list[Record]:
+    """Return the undecided logs in a format that `explain` could not read."""
+    return [row for row in judged() if row["first"] == "unreadable"]
+
+
+def saying_nan(truth: str) -> list[Record]:
+    """Return the logs of a truth that have the word nan or inf."""
+    return [row for row in of_truth(truth) if row["says_nan"]]
+
+
+def by_sample(rows: Iterable[Record]) -> list[int]:
+    """Return how many of some logs are in each sample."""
+    counts = Counter(row["sample"] for row in rows)
+    return [counts[sample] for sample in samples()]
 
 
 def undecided(sample: int) -> float:
     """Return the share of undecided logs of a sample."""
-    counts = verdicts(sample)
-    return sum(counts[truth, UNDECIDED] for truth in TRUTHS) / counts.total()
+    rows = [row for row in judged() if row["sample"] == sample]
+    return sum(verdict_on(row) == UNDECIDED for row in rows) / len(rows)
+
+
+KINDS: dict[str, Kind] = {
+    "runs": is_any,
+    "unfollowed": is_unfollowed,
+    "followed": is_followed,
+    "whole": is_consistent,
+    "differing": differs,
+    "growing": grows,
+    "still": is_still,
+    "longer": refutes_longer,
+    "next": partial(refutes, interval="one more"),
+    "twice": is_updated_twice,
+    "twice.refuted": refutes_configured,
+    "bound": has_bound,
+    "bound.within": is_within,
+    "bound.power": exceeds_longer,
+    "interval.log": partial(is_of_source, source="log"),
+    "interval.file": partial(is_of_source, source="file"),
+    "interval.default": partial(is_of_source, source="default"),
+}
+HELD_OUT: dict[str, Kind] = {
+    "held": is_any,
+    "held.followed": is_followed,
+    "held.whole": is_consistent,
+}
+COUNTED = (
+    "runs",
+    "followed",
+    "longer",
+    "bound",
+    "held",
+    "held.followed",
+)  # by repositories
+SIGHTS: dict[str, Callable[[], list[Record]]] = {
+    "logs": judged,
+    "problems": partial(of_truth, PROBLEM),
+    "healthy": partial(of_truth, HEALTHY),
+    "cleared": partial(of_verdict, PROBLEM, HEALTHY),
+    "false": partial(of_verdict, HEALTHY, PROBLEM),
+    "unread": unread,
+    "nan.problems": partial(saying_nan, PROBLEM),
+    "nan.healthy": partial(saying_nan, HEALTHY),
+}
+
+
+def count(run: Result, kind: Kind, *, held_out: bool = False) -> int:
+    """Return how many logs are of a kind."""
+    return len(logs(run, kind, held_out=held_out))
+
+
+def count_repositories(run: Result, kind: Kind, *, held_out: bool = False) -> int:
+    """Return how many repositories the logs of a kind are of."""
+    return len(repositories(logs(run, kind, held_out=held_out)))
+
+
+def repositories(rows: Iterable[Record]) -> set[str]:
+    """Return the repositories of some logs."""
+    return {row["repository"] for row in rows}
+
+
+def clean_repositories(run: Result) -> int:
+    """Return how many repositories have only consistent logs among those followed."""
+    all_of_them = repositories(logs(run, is_followed))
+    return len(all_of_them - repositories(logs(run, differs)))
+
+
+def total(run: Result, column: str, *, held_out: bool = False) -> int:
+    """Return the sum of a count over the followed logs."""
+    rows = logs(run, is_followed, held_out=held_out)
+    return sum(row[column] for row in rows)
+
+
+def breaks(run: Result) -> int:
+    """Return how many moves of the followed logs the state machine cannot make."""
+    return sum(len(row["breaks"]) for row in logs(run, differs))
+
+
+def most_gpus(run: Result) -> int:
+    """Return the largest number of GPUs of a run."""
+    return max(int(row["gpus"] or 0) for row in cuda_runs(run))
+
+
+def torch_growths(run: Result) -> float:
+    """Return the median of the growths per log of torch's scaler."""
+    rows = [row for row in logs(run, is_followed) if row["program"] in TORCH]
+    return float(median(row["growths"] for row in rows))
+
+
+def count_seen(logs: Callable[[], list[Record]]) -> int:
+    """Return how many logs there are of a kind at first sight."""
+    return len(logs())
 
 
 NUMBERS: dict[str, Number | Formula] = {
-    "cuda.runs": cuda(lambda run: len(cuda_runs(run)), "d"),
-    "cuda.repositories": cuda(lambda run: len(repositories(cuda_runs(run))), "d"),
+    "cuda.clean.repositories": cuda(clean_repositories, "d"),
     "cuda.gpus": cuda(most_gpus, ",d"),
-    "cuda.followed": cuda(lambda run: len(followed(run)), "d"),
-    "cuda.whole": cuda(lambda run: whole(followed(run)), "d"),
-    "cuda.differing": cuda(
-        lambda run: len(followed(run)) - whole(followed(run)), "words"
-    ),
-    "cuda.moves": cuda(lambda run: total(followed(run), "moves"), ",d"),
-    "cuda.breaks": cuda(
-        lambda run: sum(len(row["breaks"]) for row in followed(run)), "d"
-    ),
-    "cuda.growths": cuda(lambda run: total(followed(run), "growths"), ",d"),
-    "cuda.control": cuda(lambda run: total(followed(run), "control"), ",d"),
-    "cuda.unfollowed": cuda(lambda run: len(cuda_runs(run)) - len(followed(run)), "d"),
-    "cuda.followed.repositories": cuda(
-        lambda run: len(repositories(followed(run))), "d"
-    ),
-    "cuda.clean.repositories": cuda(lambda run: len(clean_repositories(run)), "d"),
-    "cuda.still": cuda(still, "d"),
-    "cuda.growing": cuda(lambda run: len(followed(run)) - still(run), "d"),
+    "cuda.moves": cuda(partial(total, column="moves"), ",d"),
+    "cuda.growths": cuda(partial(total, column="growths"), ",d"),
+    "cuda.control": cuda(partial(total, column="control"), ",d"),
+    "cuda.breaks": cuda(breaks, "d"),
     "cuda.torch.growths": cuda(torch_growths, ".0f"),
-    "cuda.interval.log": cuda(partial(of_source, source="log"), "d"),
-    "cuda.interval.file": cuda(partial(of_source, source="file"), "d"),
-    "cuda.interval.default": cuda(partial(of_source, source="default"), "d"),
-    "cuda.both": cuda(lambda run: len(both(run)), "d"),
-    "cuda.next": cuda(
-        lambda run: sum(
-            row["rivals"]["one more"] > 0 and not row["breaks"] for row in followed(run)
-        ),
-        "d",
-    ),
-    "cuda.both.repositories": cuda(lambda run: len(repositories(both(run))), "d"),
-    "cuda.twice.logs": cuda(lambda run: len(updated_twice(run)), "d"),
-    "cuda.twice.refuted": cuda(
-        lambda run: sum(row["rivals"]["twice"] > 0 for row in updated_twice(run)), "d"
-    ),
-    "cuda.bound.logs": cuda(lambda run: len(bounded(run)), "d"),
-    "cuda.bound.repositories": cuda(lambda run: len(repositories(bounded(run))), "d"),
-    "cuda.bound.within": cuda(lambda run: len(within(run)), "d"),
-    "cuda.bound.power": cuda(
-        lambda run: sum(row["skips"] > longer_bound(row, 3) for row in within(run)), "d"
-    ),
-    "cuda.held.runs": cuda(lambda run: len(cuda_runs(run, held_out=True)), "d"),
-    "cuda.held.found.repositories": cuda(
-        lambda run: len(repositories(cuda_runs(run, held_out=True))), "d"
-    ),
-    "cuda.held.followed": cuda(lambda run: len(followed(run, held_out=True)), "words"),
-    "cuda.held.whole": cuda(lambda run: whole(followed(run, held_out=True)), "words"),
-    "cuda.held.repositories": cuda(
-        lambda run: len(repositories(followed(run, held_out=True))),
-        "words",
-    ),
-    "cuda.held.control": cuda(
-        lambda run: total(followed(run, held_out=True), "control"), "d"
-    ),
-    "cuda.held.moves": cuda(
-        lambda run: total(followed(run, held_out=True), "moves"), "d"
-    ),
-    "sight.false": Formula(lambda: over_samples(HEALTHY, PROBLEM), "words"),
-    "sight.cleared": Formula(lambda: over_samples(PROBLEM, HEALTHY), "words"),
-    "sight.logs": Formula(lambda: len(judged()), "d"),
-    "sight.healthy": Formula(
-        lambda: sum(over_samples(HEALTHY, each) for each in VERDICTS), "d"
-    ),
-    "sight.problems": Formula(
-        lambda: sum(over_samples(PROBLEM, each) for each in VERDICTS), "d"
-    ),
-    "sight.nan.problems": Formula(lambda: says_nan(PROBLEM), "d"),
-    "sight.nan.healthy": Formula(lambda: says_nan(HEALTHY), "d"),
+    "cuda.held.moves": cuda(partial(total, column="moves", held_out=True), "d"),
+    "cuda.held.control": cuda(partial(total, column="control", held_out=True), "d"),
     "sight.undecided": Formula(lambda: undecided(samples()[-1]), "%0"),
     "sight.undecided.first": Formula(lambda: undecided(samples()[0]), "%0"),
 }
+for held_out, kinds in ((False, KINDS), (True, HELD_OUT)):
+    for name, kind in kinds.items():
+        size = partial(count, kind=kind, held_out=held_out)
+        NUMBERS[f"cuda.{name}"] = cuda(size, "d")
+        if name in COUNTED:
+            places = partial(count_repositories, kind=kind, held_out=held_out)
+            NUMBERS[f"cuda.{name}.repositories"] = cuda(places, "d")
+for name, seen in SIGHTS.items():
+    NUMBERS[f"sight.{name}"] = Formula(partial(count_seen, seen), "d")
