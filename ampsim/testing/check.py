@@ -133,6 +133,11 @@ def described(check: Check, seen: str, story: Iterable[tuple[str, str]] = ()) ->
     return "\n".join(lines)
 
 
+def own_text(error: AssertionError) -> str:
+    """Return the text of an assert, without what pytest adds where it has rewritten a module."""
+    return str(error).partition("\nassert ")[0]
+
+
 def failure_of(reason: str) -> type[AssertionError]:
     """Return the exception type that a reason expects: for ``raised ...`` RaisedError, else
     BrokenError.

@@ -3,27 +3,47 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from functools import wraps
 from typing import NamedTuple
 
-from ampsim.testing.check import Check, stating
+from ampsim.testing.check import Check, own_text, stating
 from ampsim.testing.ranks.scenario import RankRecord, Scenario, Seen
 
 Records = Sequence[RankRecord]  # by rank
 CHECKS: dict[str, Check] = {}
 
 
-class Step(NamedTuple):
-    """One call of step() on a rank that has gradients."""
+class Iteration(NamedTuple):
+    """What ranks were seen to do in one iteration.
 
-    number: int  # of the iteration
-    optimizer: int
-    rank: int
-    is_taken: bool
+    Attributes:
+        scenario: What every rank did.
+        number: Number of the iteration.
+        seen: Each rank that finished the iteration, and what was seen of it.
+    """
 
-    def that(self, did: str) -> str:
-        """Write that the rank did something with the optimizer."""
-        return f"rank {self.rank} {did} optimizer {self.optimizer} (iteration {self.number})"
+    scenario: Scenario
+    number: int
+    seen: dict[int, Seen]
+
+    def steps(self) -> Iterator[tuple[int, int, bool]]:
+        """Yield each rank with gradients, each optimizer, and whether the rank stepped it."""
+        for rank, seen in self.seen.items():
+            for i, is_taken in enumerate(seen.moved):
+                if is_taken is not None:
+                    yield rank, i, is_taken
+
+    def assert_overflows_skip(self) -> None:
+        """Check that no rank steps an optimizer that overflows on any rank."""
+        for rank, i, is_taken in self.steps():
+            overflows = self.scenario.overflows_in(self.number, i)
+            assert not (is_taken and overflows), f"rank {rank} stepped optimizer {i}"
+
+    def assert_finite_steps_are_taken(self) -> None:
+        """Check that every rank steps where no gradient overflows."""
+        overflows = self.scenario.overflows[self.number]
+        for rank, i, is_taken in self.steps():
+            assert is_taken or overflows, f"rank {rank} skipped optimizer {i}"
 
 
 @dataclass(frozen=True)
@@ -40,28 +60,15 @@ class Case:
     records: Records
     played: Mapping[Scenario, Records]
 
-    def iterations(self) -> Iterator[tuple[int, Sequence[Seen]]]:
-        """Yield the number of each iteration that every rank has finished, and what each saw."""
-        seen = [record.seen for record in self.records]
-        yield from enumerate(zip(*seen, strict=False))
-
-    def steps(self, last: int | None = None) -> list[Step]:
-        """Return the steps of the first iterations; None for those that every rank has finished."""
-        if last is None:
-            last = min(len(record.seen) for record in self.records)
-        steps = list[Step]()
-        for rank, record in enumerate(self.records):
-            for number, seen in enumerate(record.seen[:last]):
-                for i, moved in enumerate(seen.moved):
-                    if moved is not None:
-                        steps.append(Step(number, i, rank, moved))
-        return sorted(steps)
-
-    def assert_overflows_skip(self, steps: Sequence[Step]) -> None:
-        """Check that no rank steps an optimizer that overflows on any rank."""
-        for step in steps:
-            overflows = self.scenario.overflows_in(step.number, step.optimizer)
-            assert not (step.is_taken and overflows), step.that("stepped")
+    def iterations(self) -> Iterator[Iteration]:
+        """Yield the iterations that every rank has finished; if one parts, those of any rank."""
+        for number in range(len(self.scenario.overflows)):
+            seen = dict[int, Seen]()
+            for rank, record in enumerate(self.records):
+                if number < len(record.seen):
+                    seen[rank] = record.seen[number]
+            if len(seen) == len(self.records) or self.scenario.parts:
+                yield Iteration(self.scenario, number, seen)
 
     def first_error(self, records: Records | None = None) -> str:
         """Return what the first rank raised that raised; "" if none did."""
@@ -79,12 +86,6 @@ class Case:
                 text = f"the scale on rank {rank} is {scale}, {where} {expected}"
                 assert scale == expected, f"{text} (iteration {number})"
 
-    def assert_finite_steps_are_taken(self, more: str = "") -> None:
-        """Check that every rank steps where no gradient overflows."""
-        for step in self.steps():
-            is_right = step.is_taken or self.scenario.overflows[step.number]
-            assert is_right, step.that("skipped") + more
-
 
 def failure(check: Check, case: Case) -> str | None:
     """Return how a check fails, or None. With a desynchronized rank only its own check runs."""
@@ -94,7 +95,7 @@ def failure(check: Check, case: Case) -> str | None:
     try:
         check.function(case)
     except AssertionError as error:
-        return str(error)
+        return own_text(error)
     return None
 
 
@@ -105,6 +106,24 @@ def check(issue: str = "") -> Callable[..., Check]:
         issue: as `stating` takes it.
     """
     return stating(Check, CHECKS, issue=issue, group="ranks")
+
+
+def check_each(issue: str = "") -> Callable[..., Check]:
+    """Register a check of ranks that is a function of each `Iteration`; see `check`."""
+
+    def register(function: Callable[[Iteration], None]) -> Check:
+        @wraps(function)
+        def of_case(case: Case) -> None:
+            for iteration in case.iterations():
+                try:
+                    function(iteration)
+                except AssertionError as error:
+                    text = f"{own_text(error)} (iteration {iteration.number})"
+                    raise AssertionError(text) from None
+
+        return check(issue)(of_case)
+
+    return register
 
 
 @check("hpcaitech/ColossalAI#5003")
@@ -136,87 +155,76 @@ def rank_without_gradients_participates(case: Case) -> None:
     assert not case.scenario.empty or raises_anyway or not raised, raised
 
 
-@check("facebookresearch/fairseq2#1346")
-def no_rank_steps_on_overflow(case: Case) -> None:
+@check_each("facebookresearch/fairseq2#1346")
+def no_rank_steps_on_overflow(iteration: Iteration) -> None:
     """An overflow on one rank, or on all, skips the step of that optimizer on every rank."""
-    case.assert_overflows_skip(case.steps())
+    iteration.assert_overflows_skip()
 
 
-@check()
-def desynchronized_rank_is_detected(case: Case) -> None:
+@check_each()
+def desynchronized_rank_is_detected(iteration: Iteration) -> None:
     """If a rank skips step(), steps in another order, or exits, no rank steps on an overflow."""
-    # Iterations count that only some ranks finish, too.
-    case.assert_overflows_skip(case.steps(last=len(case.scenario.overflows)))
+    iteration.assert_overflows_skip()
 
 
-@check()
-def parameters_stay_finite(case: Case) -> None:
+@check_each()
+def parameters_stay_finite(iteration: Iteration) -> None:
     """No parameter becomes inf or NaN, for any number of ranks that overflow at once."""
-    for number, seen in case.iterations():
-        for rank, each in enumerate(seen):
-            text = f"a parameter on rank {rank} is inf or NaN (iteration {number})"
-            assert each.finite, text
+    for rank, seen in iteration.seen.items():
+        assert seen.finite, f"a parameter on rank {rank} is inf or NaN"
 
 
-@check("deepspeedai/DeepSpeed#7568")
-def ranks_agree_on_skips(case: Case) -> None:
+@check_each("deepspeedai/DeepSpeed#7568")
+def ranks_agree_on_skips(iteration: Iteration) -> None:
     """Each optimizer is stepped on every rank or skipped on every rank."""
-    for _, steps in groupby(case.steps(), lambda step: (step.number, step.optimizer)):
-        *others, last = steps
-        did = {
-            step.rank: "stepped" if step.is_taken else "skipped"
-            for step in (*others, last)
-        }
-        text = ", ".join(f"rank {rank} {what}" for rank, what in did.items())
-        where = f"optimizer {last.optimizer} (iteration {last.number})"
-        assert len({*did.values()}) == 1, f"{text} {where}"
+    for optimizer in range(iteration.scenario.optimizers):
+        did = dict[str, str]()
+        for rank, i, is_taken in iteration.steps():
+            if i == optimizer:
+                did[f"rank {rank}"] = "stepped" if is_taken else "skipped"
+        text = ", ".join(map(" ".join, did.items()))
+        assert len({*did.values()}) < 2, f"{text} optimizer {optimizer}"
 
 
-@check()
-def finite_steps_are_taken(case: Case) -> None:
+@check_each()
+def finite_steps_are_taken(iteration: Iteration) -> None:
     """Every rank steps if no gradient overflows on any rank."""
-    if not case.scenario.equal:
-        case.assert_finite_steps_are_taken()
+    if not iteration.scenario.equal:
+        iteration.assert_finite_steps_are_taken()
 
 
-@check()
-def scale_does_not_depend_on_ranks(case: Case) -> None:
+@check_each()
+def scale_does_not_depend_on_ranks(iteration: Iteration) -> None:
     """Ranks with equal gradients take each step that one rank would take."""
     # A sum over N ranks that is divided after it overflows up to log2 N bits early:
     # `theory.bits_lost_to_ranks`
-    if case.scenario.equal:
-        gradient = f"the gradient of each rank is {case.scenario.equal:g}"
-        reduction = f"the reduction over {len(case.records)} ranks overflowed"
-        case.assert_finite_steps_are_taken(
-            f": {gradient}, which float16 holds, and {reduction}"
-        )
+    if iteration.scenario.equal:
+        iteration.assert_finite_steps_are_taken()
 
 
-@check("NVIDIA-NeMo/Megatron-Bridge#5591")
-def ranks_agree_on_scale(case: Case) -> None:
+@check_each("NVIDIA-NeMo/Megatron-Bridge#5591")
+def ranks_agree_on_scale(iteration: Iteration) -> None:
     """All ranks multiply the loss by the same scale and have the same scale and state dict after
     each update.
     """
     names = {"used": "scale of the loss", "after": "scale", "state": "state dict"}
-    for number, seen in case.iterations():
-        for field, name in names.items():
-            values = [getattr(each, field) for each in seen]
-            shown = [f"{value} on rank {rank}" for rank, value in enumerate(values)]
-            text = f"the {name} is {', '.join(shown)} (iteration {number})"
-            assert len({*values}) == 1, text
+    for field, name in names.items():
+        by_rank = {rank: getattr(seen, field) for rank, seen in iteration.seen.items()}
+        shown = [f"{value} on rank {rank}" for rank, value in by_rank.items()]
+        assert len({*by_rank.values()}) < 2, f"the {name} is {', '.join(shown)}"
 
 
 @check()
 def ranks_agree_on_step_counts(case: Case) -> None:
     """Every rank with gradients counts exactly the optimizer steps."""
     taken = Counter[tuple[int, int]]()
-    for step in case.steps():
-        taken[step.rank, step.optimizer] += step.is_taken
-        due = taken[step.rank, step.optimizer]
-        seen = case.records[step.rank].seen[step.number]
-        counted = seen.steps[step.optimizer]
-        text = f"rank {step.rank} counted {counted} steps, took {due}"
-        assert counted in (None, due), f"{text} (iteration {step.number})"
+    for iteration in case.iterations():
+        for rank, i, is_taken in iteration.steps():
+            taken[rank, i] += is_taken
+            due = taken[rank, i]
+            counted = iteration.seen[rank].steps[i]
+            text = f"rank {rank} counted {counted} steps, took {due}"
+            assert counted in (None, due), f"{text} (iteration {iteration.number})"
 
 
 @check("NVIDIA/Megatron-LM#5331")

@@ -21,6 +21,7 @@ from ampsim.testing.check import (
     Lines,
     RaisedError,
     described,
+    own_text,
     stating,
 )
 from ampsim.testing.examples import Examples
@@ -198,9 +199,8 @@ class ScalerCheck(Check):
                 raise
         except AssertionError as error:
             if extract_tb(error.__traceback__)[-1].filename.startswith(TESTING):
-                # where pytest has rewritten the check, its own words follow the check's
-                text = str(error).partition("\nassert ")[0]
-                raise BrokenError(text or "the property does not hold") from None
+                text = own_text(error) or "the property does not hold"
+                raise BrokenError(text) from None
             raise
 
     def message(
