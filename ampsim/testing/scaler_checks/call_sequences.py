@@ -78,7 +78,7 @@ def call_sequences_match_torch(
         assert same, f"{event} raised {raised}, expected {due.raises}"
         shown = program.scaler.get_scale()
         same = math.isclose(shown, due.scale, rel_tol=rounding)
-        assert same, f"the scale is {shown}, expected {due.scale}"
+        assert same, f"after {event} the scale is {shown}, expected {due.scale}"
         text = (
             f"{event} called the optimizer {program.steps} times, expected {due.steps}"
         )

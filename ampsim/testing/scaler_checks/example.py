@@ -47,11 +47,8 @@ class Example(ScalerAdapter):
     def _make(self, *, enabled: bool = True, **constants: float) -> Any:
         rule = self.subject.traits.possible(Rule(**constants))  # type: ignore[arg-type]
         self.requested = self.requested or rule
-        return (
-            self.subject.make(rule)
-            if enabled
-            else self.subject.make(rule, enabled=False)
-        )
+        options = {} if enabled else {"enabled": False}
+        return self.subject.make(rule, **options)
 
     def _construct(self, **constants: float) -> Any:
         rule = Rule.unchecked(**constants)
@@ -78,9 +75,8 @@ class Example(ScalerAdapter):
         optimizers: Sequence[torch.optim.Optimizer],
         overflows: Sequence[bool],
     ) -> float:
-        self.events.append(
-            "+".join("inf" if found_inf else "clean" for found_inf in overflows)
-        )
+        events = ["inf" if found_inf else "clean" for found_inf in overflows]
+        self.events.append("+".join(events))
         return self._used(super().iterate_all(scaler, optimizers, overflows))
 
     def run(self, scaler: Any, found_inf: Sequence[bool]) -> Scales:
@@ -112,10 +108,8 @@ class Example(ScalerAdapter):
         """
         rule = self.requested or Rule()
         low = self.traits.min_scale
-        scales = [
-            rule.init_scale,
-            *self.scales,
-        ]  # an update may have backed off since the last one
+        # An update may have backed off since the last one.
+        scales = [rule.init_scale, *self.scales]
         backoff = rule.backoff_factor ** min(len(scales), 2)
         return low is not None and scales[-1] * backoff <= low
 
@@ -148,18 +142,20 @@ class Example(ScalerAdapter):
         """Return what was requested, generated, and done, as lines of (label, text)."""
         rule = self.requested or Rule()
         constants = {name: getattr(rule, name) for name in CONSTANTS}
-        told = {
-            name: value
-            for name, value in values.items()
-            if value is True or not isinstance(value, list | dict | int)
-        }
+        told = dict[str, object]()
+        for name, value in values.items():
+            if value is True or not isinstance(value, list | dict | int):
+                told[name] = value
+        events = self.events
+        if "calls" in values:  # of two optimizers, by number
+            events = [f"{event} {number}" for event, number in values["calls"]]
         scales = [readable(repr(scale)) for scale in self.scales]
         if len(scales) > SHOWN:
             scales[SHOWN // 2 : -(SHOWN // 2)] = ["..."]
         return [
             ("scaler", listed(constants)),
             ("with", listed(told)),
-            ("history", shorten(self.events)),
+            ("history", shorten(events)),
             ("scale", " -> ".join(scales)),
         ]
 
@@ -173,10 +169,11 @@ def example_of(subject: Subject) -> Example:
 
 def shorten(events: Sequence[str]) -> str:
     """Write equal events in a row as one: ``inf x 166, clean``."""
-    runs = [(event, len(list(run))) for event, run in groupby(events)]
-    return ", ".join(
-        event if times == 1 else f"{event} x {times}" for event, times in runs
-    )
+    runs = []
+    for event, run in groupby(events):
+        times = len([*run])
+        runs.append(event if times == 1 else f"{event} x {times}")
+    return ", ".join(runs)
 
 
 def listed(values: Mapping[str, Any]) -> str:
@@ -187,6 +184,8 @@ def listed(values: Mapping[str, Any]) -> str:
 def readable(text: str) -> str:
     """Write numbers as a person reads them: ``2**-128`` for a power of two that is far from 1."""
     number = r"\d+(?:\.\d+)?e[-+]\d+|\d{8,}\.0\b"
-    return re.sub(
-        number, lambda found: far_power(float(found[0]), 20) or found[0], text
-    )
+
+    def power(found: re.Match[str]) -> str:
+        return far_power(float(found[0]), 20) or found[0]
+
+    return re.sub(number, power, text)

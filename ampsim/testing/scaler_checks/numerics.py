@@ -237,7 +237,7 @@ def sparse_gradients_are_checked(
         if bad is None:
             expected[[1, 3]] = -2.0
     same = all(torch.equal(param, expected) for param in params)
-    assert same, f"parameters became {params}"
+    assert same, f"parameters became {[param.tolist() for param in params]}"
     if bad is not None:
         case.assert_backs_off(scaler, due)
 
