@@ -57,7 +57,9 @@ def alarm(limit: float) -> Iterator[None]:
             # One thread cannot compute it sooner.
             signal.setitimer(signal.ITIMER_REAL, max(left, SOON), AGAIN)
             return
-        spent = f"{limit:g} s of CPU time" if left <= 0 else f"{WALL * limit:g} s"
+        spent = f"{WALL * limit:g} s"
+        if left <= 0:
+            spent = f"{limit:g} s of CPU time"
         raise OverdueError(f"did not end within {spent}")
 
     before = signal.signal(signal.SIGALRM, ring)
@@ -78,12 +80,15 @@ def user_frames(error: BaseException) -> list[traceback.FrameSummary]:
     frames = [call for call in calls if call.filename != __file__]  # without the alarm
     ours = [n for n, frame in enumerate(frames) if frame.filename.startswith(TESTING)]
     theirs = frames[ours[-1] + 1 :] if ours else frames
-    return [*theirs[:3], *theirs[3:][-1:]] or frames[-1:]
+    if len(theirs) > 4:
+        theirs[3:-1] = []
+    return theirs or frames[-1:]
 
 
 def place(error: BaseException) -> str:
     """Return where the scaler was when an alarm rang."""
-    return ", ".join(
-        f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}"
-        for frame in user_frames(error)
-    )
+    places = []
+    for frame in user_frames(error):
+        file = Path(frame.filename).name
+        places.append(f"{file}:{frame.lineno} in {frame.name}")
+    return ", ".join(places)

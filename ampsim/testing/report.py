@@ -85,8 +85,9 @@ class Report:
         lines = [_row(["level", "check", *self.scalers])]
         lines.append(_row(["---"] * (2 + len(self.scalers))))
         for check, results in self.rows():
-            level = check.group.split()[0]
-            lines.append(_row([level, f"`{check.name}`", *map(sign, results)]))
+            level, *_ = check.group.split()
+            signs = [sign(result) for result in results]
+            lines.append(_row([level, f"`{check.name}`", *signs]))
         for result, text in self.at_length():
             head = f"### {result.target}: `{result.check.name}`"
             lines += ["", head, "", "```", text, "```"]

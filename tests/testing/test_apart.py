@@ -167,7 +167,7 @@ def test_endless_import_exits_with_3():
     [
         ("apart_scalers:raises", "ValueError: boom"),
         ("apart_scalers:exits", "exit status 7"),
-        ("apart_scalers:gives_nothing", "None, without scale, step, update"),
+        ("apart_scalers:gives_nothing", "NoneType, without scale, step, update"),
         ("apart_scalers:Exit", "'Exits'"),
         ("apart_raises:X", "RuntimeError: not today"),
         ("apart_quits:X", "SystemExit: 3"),

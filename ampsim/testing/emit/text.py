@@ -27,7 +27,8 @@ def written(check: Check, seen: str, parts: Sequence[str], body: Sequence[str]) 
     future = "from __future__ import annotations"
     plain = sorted(part for part in parts if part.startswith("import "))
     names = sorted(part for part in parts if part.startswith("from "))
-    front = "\n".join([_docstring(check, seen), "", future, "", *plain, *names])
+    head = _docstring(check, seen)
+    front = "\n".join([head, "", future, "", *plain, *names])
     definitions = [part for part in parts if part not in (*plain, *names)]
     test = textwrap.indent("\n".join(body), "    ")
     test = f"def test_{check.name}():\n{test}\n"
@@ -48,7 +49,9 @@ def _docstring(check: Check, seen: str) -> str:
 
 def call(name: str, named: Mapping[str, object], *first: str) -> str:
     """Write a call with these named values, after arguments that are written already."""
-    arguments = [*first, *(f"{key}={value(each)}" for key, each in named.items())]
+    arguments = [*first]
+    for key, each in named.items():
+        arguments.append(f"{key}={value(each)}")
     return f"{name}({', '.join(arguments)})"
 
 
@@ -72,10 +75,14 @@ def value(each: object) -> str:
 
 def _listed(values: list[object]) -> str:
     """Write a list; where a value comes more than 3 times in a row, as a sum: ``[0] * 9 + [1]``."""
-    runs = [(one, len([*run])) for one, run in groupby(map(value, values))]
-    if all(times <= 3 for _, times in runs):
-        return f"[{', '.join(map(value, values))}]"
-    return " + ".join(f"[{one}] * {times}" for one, times in runs)
+    items = [*map(value, values)]
+    longest = 0
+    parts = []
+    for item, run in groupby(items):
+        times = len([*run])
+        longest = max(longest, times)
+        parts.append(f"[{item}] * {times}")
+    return " + ".join(parts) if longest > 3 else f"[{', '.join(items)}]"
 
 
 def number(number: float) -> str:

@@ -211,7 +211,8 @@ def ranks_agree_on_scale(iteration: Iteration) -> None:
     for field, name in names.items():
         by_rank = {rank: getattr(seen, field) for rank, seen in iteration.seen.items()}
         shown = [f"{value} on rank {rank}" for rank, value in by_rank.items()]
-        assert len({*by_rank.values()}) < 2, f"the {name} is {', '.join(shown)}"
+        is_same = len({*by_rank.values()}) < 2
+        assert is_same, f"the {name} is {', '.join(shown)}"
 
 
 @check()

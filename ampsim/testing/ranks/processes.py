@@ -124,4 +124,5 @@ def _place(error: BaseException) -> str:
     others = [each for each in calls if each.filename not in (home, _LOGGER)]
     caller = others[-1]
     what = collectives[0] if collectives else caller.line or "a collective"
-    return f"{what} ({Path(caller.filename).name}:{caller.lineno} in {caller.name})"
+    file = Path(caller.filename).name
+    return f"{what} ({file}:{caller.lineno} in {caller.name})"

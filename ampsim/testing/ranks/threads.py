@@ -164,7 +164,8 @@ def _reducing(tensors: Tensors, opts: Any) -> Write:
 
     def write(brought: list[Any]) -> None:
         for i, tensor in enumerate(tensors):
-            tensor.detach().copy_(join(torch.stack([each[i] for each in brought])))
+            stacked = torch.stack([each[i] for each in brought])
+            tensor.detach().copy_(join(stacked))
 
     return write
 

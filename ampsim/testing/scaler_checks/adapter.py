@@ -144,7 +144,8 @@ class ScalerAdapter:
     def trained_bits(self) -> str:
         """Return every bit of the parameter and of the optimizer's state."""
         state = self.optimizer.state.get(self.param, {})
-        return repr([self.param.tolist(), *(each.tolist() for each in state.values())])
+        tensors = [self.param, *state.values()]
+        return repr([each.tolist() for each in tensors])
 
     @contextmanager
     def raises(self, scaler: Any, expected: str) -> Iterator[None]:

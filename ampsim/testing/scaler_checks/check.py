@@ -135,8 +135,9 @@ class ScalerCheck(Check):
 
     def skip_reason(self, subject: Subject) -> str:
         """Return which features that this check needs a scaler lacks, and why; "" if none."""
-        reasons = [(name, subject.unsupported.get(name)) for name in self.needs]
-        return ", ".join(f"unsupported: {name} ({why})" for name, why in reasons if why)
+        lacks = subject.unsupported
+        missing = [name for name in self.needs if name in lacks]
+        return ", ".join(f"unsupported: {name} ({lacks[name]})" for name in missing)
 
     def falsify(
         self,

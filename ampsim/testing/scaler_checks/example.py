@@ -178,7 +178,8 @@ def shorten(events: Sequence[str]) -> str:
 
 def listed(values: Mapping[str, Any]) -> str:
     """Write values as arguments: ``scale=2**-128, fused=True``."""
-    return readable(", ".join(f"{name}={value!r}" for name, value in values.items()))
+    arguments = [f"{name}={value!r}" for name, value in values.items()]
+    return readable(", ".join(arguments))
 
 
 def readable(text: str) -> str:

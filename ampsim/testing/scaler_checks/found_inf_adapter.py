@@ -106,4 +106,5 @@ def _gradients(optimizer: "torch.optim.Optimizer") -> "list[torch.Tensor]":
 
 
 def _are_finite(optimizer: "torch.optim.Optimizer") -> bool:
-    return all(bool((abs(grad) < math.inf).all()) for grad in _gradients(optimizer))
+    finite = [(abs(grad) < math.inf).all() for grad in _gradients(optimizer)]
+    return all(map(bool, finite))

@@ -53,7 +53,8 @@ def scale_recovers_after_overflows(
     scaler = case.make(init_scale=1.0, growth_interval=1, **factors)
     backoff = [True] * case.traits.hysteresis
     repeats = case.overflows_per_binade
-    case.run(scaler, [False] * growths * repeats + backoff * overflows * repeats)
+    finite = [False] * growths * repeats
+    case.run(scaler, finite + backoff * overflows * repeats)
     before, *_, after = case.run(scaler, [False] * 3)
     changed = f"changed the scale from {before} to {after}"
     assert after > before or before >= high, f"finite steps {changed}"
@@ -270,14 +271,16 @@ def unscale_by_power_of_two_is_exact(
     """Unscaling by a power of two is exact, also for subnormal and transposed gradients."""
     scaler = case.make(init_scale=2.0**scale)
     param = torch.nn.Parameter(torch.ones(2, 3, dtype=dtype))
-    true = (1 + torch.arange(6.0).reshape(2, 3)).to(dtype) / 3 * 2.0**size
+    counts = 1 + torch.arange(6.0).reshape(2, 3)
+    true = counts.to(dtype) / 3 * 2.0**size
     memory = torch.empty_like(true)
     if transposed:
         memory = torch.empty(3, 2, dtype=dtype).t()
     param.grad = memory.copy_(true * case.loss_scale(scaler))
     scaler.step(torch.optim.SGD([param], lr=0.0))
     worst = int((param.grad - true).abs().argmax())
-    seen, due = (each.flatten()[worst].item() for each in (param.grad, true))
+    seen = param.grad.flatten()[worst].item()
+    due = true.flatten()[worst].item()
     same = torch.equal(param.grad, true)
     assert same, f"element {worst} is unscaled to {seen!r}, expected {due!r}"
 
@@ -353,7 +356,8 @@ def fused_matches_unfused(
     """A fused optimizer skips and updates parameters like an unfused one, with or without
     unscale_().
     """
-    one, two = (torch.nn.Parameter(torch.ones(3)) for _ in range(2))
+    one = torch.nn.Parameter(torch.ones(3))
+    two = torch.nn.Parameter(torch.ones(3))
     fused = torch.optim.AdamW([one], lr=0.125, fused=True)
     plain = torch.optim.AdamW([two], lr=0.125, foreach=False)
     scaler = case.make(growth_interval=3)
@@ -386,7 +390,9 @@ def fused_step_respects_strides(
         scales.append(getattr(optimizer, "grad_scale", None))
 
     optimizer.register_step_pre_hook(note)
-    memory = torch.zeros(2, 6)[:, ::2] if wide else torch.zeros(3, 2).t()
+    memory = torch.zeros(3, 2).t()
+    if wide:
+        memory = torch.zeros(2, 6)[:, ::2]
     param.grad = memory.copy_(true * case.loss_scale(scaler))
     if unscales:
         scaler.unscale_(optimizer)

@@ -115,7 +115,8 @@ def update_between_steps_keeps_gradients_correct(
     scaler = case.make(init_scale=1024.0, growth_interval=1)
     (one, two), (first, second) = several(2)
     factor = math.inf if overflows else 3.0
-    scaler.scale((one * factor).sum() + (two * 3.0).sum()).backward()
+    loss = (one * factor).sum() + (two * 3.0).sum()
+    scaler.scale(loss).backward()
     scaler.step(first)
     scaler.update()
     true = 3.0

@@ -104,7 +104,8 @@ def hint(subject: Subject, changes: Changes) -> str:
 
 def written(changes: Changes) -> str:
     """Write traits as the arguments of `Traits`."""
-    return ", ".join(f"{name}={_written(value)}" for name, value in changes.items())
+    arguments = [f"{name}={_written(value)}" for name, value in changes.items()]
+    return ", ".join(arguments)
 
 
 def _written(value: Any) -> str:
