@@ -39,11 +39,11 @@ class Iteration(NamedTuple):
             overflows = self.scenario.overflows_in(self.number, i)
             assert not (is_taken and overflows), f"rank {rank} stepped optimizer {i}"
 
-    def assert_finite_steps_are_taken(self) -> None:
+    def assert_finite_steps_are_taken(self, why: str = "") -> None:
         """Check that every rank steps where no gradient overflows."""
         overflows = self.scenario.overflows[self.number]
         for rank, i, is_taken in self.steps():
-            assert is_taken or overflows, f"rank {rank} skipped optimizer {i}"
+            assert is_taken or overflows, f"rank {rank} skipped optimizer {i}{why}"
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,10 @@ def scale_does_not_depend_on_ranks(iteration: Iteration) -> None:
     # A sum over N ranks that is divided after it overflows up to log2 N bits early:
     # `theory.bits_lost_to_ranks`
     if iteration.scenario.equal:
-        iteration.assert_finite_steps_are_taken()
+        gradient = f"the gradient of each rank is {iteration.scenario.equal:g}"
+        reduction = f"the reduction over {len(iteration.seen)} ranks overflowed"
+        why = f": {gradient}, which float16 holds, and {reduction}"
+        iteration.assert_finite_steps_are_taken(why)
 
 
 @check_each("NVIDIA-NeMo/Megatron-Bridge#5591")

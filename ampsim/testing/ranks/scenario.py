@@ -90,8 +90,8 @@ class Scenario:
             events.insert(self.resumes, "all ranks resume from rank 0's state dict")
         yield "history", ", ".join(events)
         if self.equal:
-            what = f"each element is {self.equal:g} on every rank, as float16 holds it"
-            yield "gradient", f"{what}; the reduction over {ranks} ranks may overflow"
+            what = f"each element is {self.equal:g} on every rank"
+            yield "gradient", f"{what}, times the loss scale included"
 
     def _event(self, overflows: Overflows) -> str:
         where = list[str]()
