@@ -16,18 +16,11 @@ nox.options.envdir = "../build/nox"
 ROOT = Path(__file__).resolve().parents[1]
 TORCH = {
     "oldest": "torch==2.4.1",
-    "2.6": "torch==2.6.0",
     "2.11": "torch==2.11.0",
     "2.13": "torch==2.13.0",
     "newest": "torch",
 }
-PYTHONS = {
-    "oldest": "3.11",
-    "2.6": "3.12",
-    "2.11": "3.12",
-    "2.13": "3.11",
-    "newest": "3.13",
-}
+PYTHONS = {"oldest": "3.11", "2.11": "3.12", "2.13": "3.11", "newest": "3.13"}
 CORE = ("tests/core", "tests/lint", "tests/test_import.py", "tests/test_wheel.py")
 QUICK = (
     "pytest",
