@@ -31,6 +31,8 @@ MOST_ACTIONS = {"problem": 9, "warning": 1}
 """Severity -> how much advice a report has for a finding; none for others."""
 VERSION = 2
 """Version of the JSON of `Explanation.to_json`."""
+FAR = 10
+"""By what factor the loss of an earlier run rose that diverged for certain."""
 STATUS = {"no problem found": 0, "problem": 1, "too little to tell": 3}
 """Verdict -> exit status."""
 
@@ -190,8 +192,13 @@ def _of_run(at: int, runs: list[Evidence]) -> str:
 
 
 def _is_lasting(finding: Finding) -> bool:
-    row = table().get(finding.id, {})
-    return "nonfinite" in row and finding.id != "skips-too-often"
+    """Return whether no run goes on from a problem; a loss that rose a little may fall again."""
+    if finding.id == "loss-diverged":
+        rise = float(finding.values["last"]) / float(finding.values["lowest"])
+        return abs(rise) > FAR
+    return (
+        "nonfinite" in table().get(finding.id, {}) and finding.id != "skips-too-often"
+    )
 
 
 def _verdict(run: Evidence, findings: list[Finding]) -> tuple[str, str]:

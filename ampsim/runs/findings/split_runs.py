@@ -53,6 +53,8 @@ def _begins(loss: Series, start: int, row: int) -> bool | None:
         _level(loss.values[:row][-_NEAR:]),
     )
     after = _level(loss.values[row : row + _NEAR])
+    if before > 4 * max(begin, after):
+        return None  # it had diverged
     if before < 0.9 * begin or after < 0.9 * before:
         return bool(after > 1.3 * before)
     return None

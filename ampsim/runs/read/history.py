@@ -238,7 +238,7 @@ class History:
     Attributes:
         source: Path of the log.
         line_count: Lines of the log.
-        starts: Lines at which the epochs start again.
+        starts: Lines at which the epochs, or what is printed first, start again.
         series: All series, in the order of the log.
         events: All events, in the order of the log.
         texts: Distinct texts of lines without their numbers -> the first line that has it.

@@ -76,6 +76,7 @@ _PROSE = re.compile(
     re.IGNORECASE,
 )
 """Words of sentences."""
+_WORD = re.compile(r"[^\W\d]{3}")
 _INDEX_END = re.compile(r"\s*\]\s*[:=]")
 _LOSS = re.compile(
     r"^(?!.*\b(?:if|when|where|previous|best|raise|stop|bug)\b).*\bloss\b",
@@ -202,6 +203,7 @@ class TextReader:
         self._events = EventReader()
         self._header: list[str] = []
         self._separator: str | None = None  # of the cells of a table; None for spaces
+        self._first = ""  # the first line
         self._before = ""  # the last line with a new text, if no error is in it
         self._epoch = math.nan  # of a heading such as "Epoch 3/10"
 
@@ -213,6 +215,10 @@ class TextReader:
                 text = _ANSI.sub("", text)
             text = text[:LONGEST_LINE]
             if text and not text.isspace():
+                self._first = self._first or text
+                # A program prints its first words when it starts, also again.
+                if text == self._first and _WORD.search(text):
+                    self.history.starts.append(number)
                 self._line(number, text)
         self.history.line_count = max(number, 1)
         self.history.events = self._events.events
