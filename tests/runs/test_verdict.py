@@ -64,6 +64,28 @@ def test_short_restart_keeps_the_verdict() -> None:
     assert explain([*first, *losses([math.nan, math.nan])]).verdict == "problem"
 
 
+def test_first_line_again_begins_a_run() -> None:
+    first, again = np.linspace(3, 1, 40), np.linspace(3, 2, 40)
+    printed = [[f"loss {value}" for value in values] for values in (first, again)]
+    starts = "Training starts"
+    found = explain([starts, *printed[0], starts, *printed[1]])
+    assert "from 3 to 2 over 40 records" in found.headline
+
+
+def test_earlier_divergence_is_a_problem() -> None:
+    rose = losses([*np.linspace(3, 1, 20), *np.geomspace(2, 90, 20)])
+    found = explain([*rose, *losses(np.linspace(3, 1, 30).tolist())])
+    assert found.problems[0].message.startswith("In run 1 of 2")
+
+
+@pytest.mark.parametrize(("every", "expected"), [(4, CLEAR), (1, UNSURE)])
+def test_frequent_skips_are_not_cleared(every: int, expected: str) -> None:
+    lines = losses(np.linspace(3, 1, 40).tolist())  # 10 steps apart
+    for at in range(36, 0, -every):
+        lines.insert(at, "Found overflow. Skip step")
+    assert explain(lines).verdict == expected
+
+
 def test_worst_run_decides() -> None:
     def run(*values: float) -> list[str]:
         return [f"Epoch {row}/9: Loss={value}" for row, value in enumerate(values, 1)]

@@ -11,6 +11,7 @@ import numpy as np
 
 from ampsim.runs.findings.evidence import (
     MESSAGES,
+    NOTHING,
     Evidence,
     falls,
     is_halved,
@@ -38,6 +39,8 @@ def doubts(run: Evidence, findings: list[Finding]) -> Iterator[str]:
     yield from _alarms(run)
     if run.skips and not few_skips and not _goes_on(run):
         yield "it ends with skipped steps"
+    if _often_skipped(run):
+        yield "steps are skipped often up to its end"
     if run.loss:
         yield from _doubts_of_loss(run.loss)
     rows = [table().get(finding.id, {}) for finding in findings]
@@ -134,6 +137,19 @@ def _falls_clearly(loss: Series) -> bool:
     values = loss.values
     surely = len(values) >= 8 or bool((np.diff(values) < 0).all())
     return falls(values) >= (0.02 if surely else 0.25)
+
+
+def _often_skipped(run: Evidence) -> bool:
+    """Return whether more than 8 % of the steps of the second half were skipped.
+
+    A search for a first scale is over by then, and no usual growth interval is as short.
+    """
+    records = max([*run.losses, *run.scales, NOTHING], key=len)
+    steps = records.steps[records.lines > run.end / 2]
+    skipped = sum(skip.count for skip in run.skips if skip.line > run.end / 2)
+    return (
+        len(steps) > 1 and skipped >= 3 and skipped > 0.08 * (steps[-1] - steps[0] + 1)
+    )
 
 
 def _goes_on(run: Evidence) -> bool:

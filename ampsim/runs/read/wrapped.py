@@ -48,6 +48,8 @@ def _width(texts: list[str]) -> tuple[int, set[str]]:
         or 5 * len(full) < len(texts) - 1
     ):
         return 0, set()
+    if len({texts[at] for at in full}) == 1:
+        return 0, set()  # one sentence again and again
     after = {at + 1 for at in full}
     starts = {_start(text) for at, text in enumerate(texts) if at not in after}
     wrapped = [at for at in full if _start(texts[at + 1]) not in starts]
