@@ -205,6 +205,8 @@ def test_script_on_the_cpu_leaves_no_files(tmp_path):
         model.cuda()
         with torch.cuda.nvtx.range("start"), torch.cuda.stream(torch.cuda.Stream()) as stream:
             stream.wait_stream(torch.cuda.current_stream())
+        torch.ones(2).to(torch.cuda.current_device())
+        torch.ones(2, device=torch.cuda.current_stream().device_index)
         torch.cuda.nvtx.range_push(f"{torch.cuda.memory_reserved() / 2**20:.1f}")
         folder = Path(__file__).parent / "run"
         os.makedirs(folder / "a")

@@ -26,6 +26,7 @@ ANSWERS: dict[str, Any] = {
     "is_initialized": True,
     "is_bf16_supported": False,
     "device_count": 1,
+    "current_device": 0,
     "get_device_capability": (7, 0),
     "get_device_name": "CPU",
     "get_device_properties": SimpleNamespace(
@@ -54,10 +55,10 @@ class OnCPU(TorchFunctionMode):
         if name in IGNORED:
             return args[0]
         place = DEVICE_AT.get(name, len(args))
-        if place < len(args) and type(args[place]) is int:
+        if place < len(args) and is_number(args[place]):
             args = (*args[:place], "cpu", *args[place + 1 :])
         named = {key: to_cpu(value) for key, value in (kwargs or {}).items()}
-        if type(named.get("device")) is int:
+        if is_number(named.get("device")):
             named["device"] = "cpu"
         return function(*map(to_cpu, args), **named)
 
@@ -123,6 +124,11 @@ def _loading_on_cpu(load: Callable[..., Any]) -> Callable[..., Any]:
         return load(file, map_location="cpu", **kwargs)
 
     return load_on_cpu
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a value is the number of a device, as `Nothing` is, too."""
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def to_cpu(value: Any) -> Any:
