@@ -13,19 +13,25 @@ from figures.tables import TABLES
 NAME = "README.md"
 SECTIONS: dict[str, tuple[str, ...]] = {
     "Effects of fp16 on gradients": (
-        "exponent_heatmap", "gradient_histogram", "needs_scale",
+        "exponent_heatmap",
+        "gradient_histogram",
+        "needs_scale",
     ),
-    "Loss scaling in training": (
-        "rules_trained",
-    ),
+    "Loss scaling in training": ("rules_trained",),
     "Failures and conformance": (
-        "scale_crash", "overflow_storm", "ranks_cells", "ranks_training",
-        "loops", "conformance", "cuda_runs", "log_power",
+        "scale_crash",
+        "overflow_storm",
+        "ranks_cells",
+        "ranks_training",
+        "loops",
+        "conformance",
+        "cuda_runs",
+        "log_power",
         "emulated_cuda",
     ),
     "Threads": ("threads",),
     "Theory": ("theory_real",),
-}  # fmt: skip
+}
 HEAD = """# Figures
 
 `python -m figures` makes these figures and tables from the committed data files. Each figure names the device on which
@@ -94,7 +100,8 @@ def question(stem: str) -> str:
 def source(stem: str, folder: Path, *data: Path) -> str:
     """Return command, data file, device and seeds."""
     run = results.load(stem, *data)
-    records, seeds = len(run.records), len(run.seeds)
+    records = len(run.records)
+    seeds = len(run.seeds)
     path, link = (
         Path(os.path.relpath(run.path, place)).as_posix()
         for place in (_style.HERE.parent, folder)

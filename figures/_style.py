@@ -88,10 +88,8 @@ def stamp(figure: Figure, source: str) -> None:
     """Say in the lower right corner what the data comes from, in a line of its own or beside a
     legend there.
     """
-    layout, room = (
-        figure.get_layout_engine(),
-        0.0 if figure.legends else STAMP / figure.get_figheight(),
-    )
+    layout = figure.get_layout_engine()
+    room = 0.0 if figure.legends else STAMP / figure.get_figheight()
     if source and isinstance(layout, ConstrainedLayoutEngine):
         layout.set(rect=(0, room, 1, 1 - room))
         right = 1 - 0.03 / figure.get_figwidth()
@@ -155,9 +153,16 @@ def limit_line(axes: Axes, y: float, text: str) -> None:
 def label_right(axes: Axes, y: float, place: float, text: str, color: str) -> None:
     """Name a curve that ends at `y` beside the axes, at height `place`."""
     axes.annotate(
-        text, (1.0, y), xycoords=("axes fraction", "data"), xytext=(1.02, place),
-        textcoords=("axes fraction", "data"), color=color, va="center", fontsize=7, annotation_clip=False,
-    )  # fmt: skip
+        text,
+        (1.0, y),
+        xycoords=("axes fraction", "data"),
+        xytext=(1.02, place),
+        textcoords=("axes fraction", "data"),
+        color=color,
+        va="center",
+        fontsize=7,
+        annotation_clip=False,
+    )
 
 
 def name_ends(
@@ -216,7 +221,8 @@ def spread(positions: Sequence[float], gap: float) -> list[float]:
     """Return label positions at least `gap` apart, each as near to its own as that allows, in the
     given order.
     """
-    placed, last = [0.0] * len(positions), float("-inf")
+    placed = [0.0] * len(positions)
+    last = float("-inf")
     for i in sorted(range(len(positions)), key=positions.__getitem__):
         last = placed[i] = max(positions[i], last + gap)
     return placed

@@ -416,9 +416,12 @@ def planted_bugs_are_caught(run: Result) -> Finding:
     return Finding(f"{caught} of {len(bugs)}", caught == len(bugs))
 
 
-@claim("real", "theory_real",
-       "T3 predicts the skips of real runs within three standard deviations at five growth "
-       "intervals. T1 bounds the skips from above. The mean scale lies above T3's")  # fmt: skip
+@claim(
+    "real",
+    "theory_real",
+    "T3 predicts the skips of real runs within three standard deviations at five growth "
+    "intervals. T1 bounds the skips from above. The mean scale lies above T3's",
+)
 def real_skips(run: Result) -> Finding:
     z = {
         g: (q.real_z(run, g), q.real_z(run, g, "fp32"), q.real_z(run, g, bound=True))
@@ -453,18 +456,24 @@ def real_order(run: Result) -> Finding:
     return Finding(now, min(effect.bits for effect in effects.values()) > 0, clear >= 4)
 
 
-@claim("real.forecast", "theory_real",
-       "From float32 gradients of earlier steps, T3 predicts the later fp16 skips within a "
-       "tenth")  # fmt: skip
+@claim(
+    "real.forecast",
+    "theory_real",
+    "From float32 gradients of earlier steps, T3 predicts the later fp16 skips within a "
+    "tenth",
+)
 def real_forecast(run: Result) -> Finding:
     off = {g: q.forecast_error(run, g) for g in q.INTERVALS}
     now = ", ".join(f"G={g} {100 * error:+.1f} %" for g, error in off.items())
     return Finding(now, max(map(abs, off.values())) < 0.1)
 
 
-@claim("hist.untrained", "gradient_histogram",
-       "In an untrained model at scale 2^-14, an fp16 backward pass flushes far more elements to "
-       "zero than one rounding of the fp32 gradient")  # fmt: skip
+@claim(
+    "hist.untrained",
+    "gradient_histogram",
+    "In an untrained model at scale 2^-14, an fp16 backward pass flushes far more elements to "
+    "zero than one rounding of the fp32 gradient",
+)
 def backward_against_rounding(run: Result) -> Finding:
     rounded, real = (
         q.at_share(run, "rounded_flushed", 0),
@@ -511,15 +520,18 @@ def sigmoid_plateau(run: Result) -> Finding:
     )
 
 
-@claim("gpt.mean", "gpt_fp16", "A transformer with a mean loss needs no loss scale")  # fmt: skip
+@claim("gpt.mean", "gpt_fp16", "A transformer with a mean loss needs no loss scale")
 def gpt_mean_loss(run: Result) -> Finding:
     return Finding(
         losses(run, "unscaled", "dynamic G=50", "fp32"), q.gpt_apart(run) < 0.015
     )
 
 
-@claim("gpt.global", "gpt_fp16",
-       "With the loss as a share of a global batch, unscaled training fails")  # fmt: skip
+@claim(
+    "gpt.global",
+    "gpt_fp16",
+    "With the loss as a share of a global batch, unscaled training fails",
+)
 def gpt_global_batch(run: Result) -> Finding:
     return Finding(
         losses(run, "global unscaled", "global dynamic", "global fp32"),
@@ -532,8 +544,11 @@ def gpt_global_batch(run: Result) -> Finding:
 MEAN_LOSS = ("bf16", "unscaled", "dynamic G=50", "init 2^8", "init 2^32", "sum")
 
 
-@claim("resnet", "resnet_fp16",
-       "On images, with the loss as a share of a large batch (here 2^-16), unscaled training fails")  # fmt: skip
+@claim(
+    "resnet",
+    "resnet_fp16",
+    "On images, with the loss as a share of a large batch (here 2^-16), unscaled training fails",
+)
 def resnet_share(run: Result) -> Finding:
     return Finding(
         losses(run, "global unscaled", "global dynamic", "unscaled", "fp32"),
@@ -562,9 +577,12 @@ def sweep_plateau(run: Result) -> Finding:
     )
 
 
-@claim("sweep.left", "static_sweep",
-       "From 2^-16 to 2^-14, the network learns almost nothing but does not diverge, and at 2^-12 "
-       "it learns")  # fmt: skip
+@claim(
+    "sweep.left",
+    "static_sweep",
+    "From 2^-16 to 2^-14, the network learns almost nothing but does not diverge, and at 2^-12 "
+    "it learns",
+)
 def sweep_left(run: Result) -> Finding:
     loss = [
         x for k in (-16, -15, -14) for x in run.arm(f"static 2^{k}").column("test_loss")
@@ -591,8 +609,16 @@ def sweep_right(run: Result) -> Finding:
     )
 
 
-NEAR = ("G=5", "G=20", "G=2000", "G=10 a=0.5 b=0.5", "G=5 a=0.25 b=0.25", "G=20 k=2", "headroom 1 bit",
-        "headroom 3 bits")  # fmt: skip
+NEAR = (
+    "G=5",
+    "G=20",
+    "G=2000",
+    "G=10 a=0.5 b=0.5",
+    "G=5 a=0.25 b=0.25",
+    "G=20 k=2",
+    "headroom 1 bit",
+    "headroom 3 bits",
+)
 
 
 @claim(
@@ -631,9 +657,12 @@ def rules_start(run: Result) -> Finding:
 RATES = ("0.02", "0.03", "0.035", "0.04", "0.05")
 
 
-@claim("crash.none", "scale_crash",
-       "The scale collapses if the learning rate is too high: for no seed at .02 and for all "
-       "seeds at .05")  # fmt: skip
+@claim(
+    "crash.none",
+    "scale_crash",
+    "The scale collapses if the learning rate is too high: for no seed at .02 and for all "
+    "seeds at .05",
+)
 def crash_counts(run: Result) -> Finding:
     counts = {rate: run.arm(f"fp16 lr={rate}").known("crash_step") for rate in RATES}
     now = ", ".join(
@@ -648,8 +677,11 @@ def crash_float32(run: Result) -> Finding:
     return Finding(f"{found} crashes", found == 0)
 
 
-@claim("storm", "overflow_storm",
-       "Bad batches at a rate above ln2/G lower the scale until these runs end")  # fmt: skip
+@claim(
+    "storm",
+    "overflow_storm",
+    "Bad batches at a rate above ln2/G lower the scale until these runs end",
+)
 def storm(run: Result) -> Finding:
     ends = {
         rate: q.last_scales(run.arm(f"storm {rate}"))

@@ -15,9 +15,21 @@ from figures.results import Result
 HERE = Path(__file__).parent
 TITLE = "Conformance table of loss scalers"
 KEPT = (
-    "arm", "class", "requirement", "target", "source", "patched", "dialect", "live", "version", "pinned", "date",
-    "commit", "drift", "checks",
-)  # fmt: skip
+    "arm",
+    "class",
+    "requirement",
+    "target",
+    "source",
+    "patched",
+    "dialect",
+    "live",
+    "version",
+    "pinned",
+    "date",
+    "commit",
+    "drift",
+    "checks",
+)
 
 
 def parts(run: Result) -> tuple[Mapping[str, str], Sequence[Mapping[str, Any]]]:

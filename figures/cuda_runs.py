@@ -28,15 +28,26 @@ ALT = "Printed loss scales under those of the state machine, dots below a diagon
 SOURCE = "public logs of CUDA runs"  # only the state machine ran here
 COLUMNS = 2
 PROGRAMS = {  # in the order of the panels: name and number of panels
-    "megatron": ("Megatron-LM", 2), "deepspeed": ("DeepSpeed", 2), "fairseq": ("fairseq", 2),
-    "arcface": ("GradScaler", 1), "swin": ("GradScaler", 1),
-}  # fmt: skip
+    "megatron": ("Megatron-LM", 2),
+    "deepspeed": ("DeepSpeed", 2),
+    "fairseq": ("fairseq", 2),
+    "arcface": ("GradScaler", 1),
+    "swin": ("GradScaler", 1),
+}
 NAMES = {  # of models, or of repositories whose logs do not name them
-    "videomae": "VideoMAE", "eva_mim": "EVA", "swin_tiny": "Swin-T", "swinv2_tiny": "Swin-T",
-    "hubert_with_llama": "HuBERT", "arcface_torch_1ch": "ArcFace", "arcface_torch3d": "ArcFace",
-    "llm-action": "GPT", "MH-MoE": "MH-MoE", "MAE-pytorch": "MAE ViT",
-    "VideoMAE_curriculum": "VideoMAE", "LaBraM_contrast": "LaBraM",
-}  # fmt: skip
+    "videomae": "VideoMAE",
+    "eva_mim": "EVA",
+    "swin_tiny": "Swin-T",
+    "swinv2_tiny": "Swin-T",
+    "hubert_with_llama": "HuBERT",
+    "arcface_torch_1ch": "ArcFace",
+    "arcface_torch3d": "ArcFace",
+    "llm-action": "GPT",
+    "MH-MoE": "MH-MoE",
+    "MAE-pytorch": "MAE ViT",
+    "VideoMAE_curriculum": "VideoMAE",
+    "LaBraM_contrast": "LaBraM",
+}
 GRAY = "#C8C8C8"
 STAGES = {  # what DeepSpeed does with fp16 gradients, by ZeRO stage
     0: ("o", _style.VERMILION, "sum, divide"),
@@ -106,7 +117,8 @@ def draw_trajectory(axes: Axes, row: Mapping[str, Any], points: Sequence[Any]) -
     axes.plot(steps, bits, color=GRAY, linewidth=3, drawstyle="steps-post")
     if "breaks" in row:
         axes.plot(steps, bits, color=_style.BLUE, linewidth=0.8, drawstyle="steps-post")
-    low, high = floor(min(bits)), ceil(max(bits))
+    low = floor(min(bits))
+    high = ceil(max(bits))
     axes.set_yticks([low, high])
     axes.set(xlim=(0, steps[-1]), ylim=(low - 1, high + 1))
     unit = " rows" if list(steps) == [*range(len(steps))] else ""

@@ -23,14 +23,18 @@ from ampsim.core.theory import of_thresholds, skip_rate
 from figures.results import ArmRecords, Result
 
 INTERVALS = (5, 10, 20, 50, 100)  # of theory_real, whose records leave the warm-up out
-STUDENT = dict(
-    zip(
-        range(2, 11),
-        (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262),
-        strict=True,
-    )
-)
-# by sample: the 97.5 % quantile of Student's t
+# The 97.5 % quantile of Student's t by the size of a sample.
+STUDENT = {
+    2: 12.706,
+    3: 4.303,
+    4: 3.182,
+    5: 2.776,
+    6: 2.571,
+    7: 2.447,
+    8: 2.365,
+    9: 2.306,
+    10: 2.262,
+}
 UNBOUNDED = "scale_is_never_infinite"
 BROKEN = ("failed",)  # of the conformance table's outcomes
 
@@ -111,7 +115,9 @@ def real_z(
 
     Each seed has a distribution of its own thresholds; their skips and variances add up.
     """
-    return _together(skips_above(run, interval, thresholds, bound=bound))
+    seeds = skips_above(run, interval, thresholds, bound=bound)
+    more = sum(above for above, _ in seeds)
+    return more / hypot(*(deviation for _, deviation in seeds))
 
 
 def skips_above(
@@ -123,39 +129,33 @@ def skips_above(
     The deviation is that of the machine under independent thresholds of T3's distribution, in runs
     of this length.
     """
-    steps, limit = real_steps(run), skip_rate(Rule(growth_interval=interval))
+    steps = real_steps(run)
+    skips = run.arm(f"G={interval}").column("skipped")
     distributions = per_seed(run.arm(thresholds or f"G={interval}"), "thresholds")
-    return [
-        (
-            skipped - steps * (limit if bound else t3(distribution, interval)[0]),
-            _scatter(tuple(distribution.items()), interval, steps)[0],
-        )
-        for skipped, distribution in zip(
-            run.arm(f"G={interval}").column("skipped"), distributions, strict=True
-        )
-    ]
+    seeds = []
+    for skipped, distribution in zip(skips, distributions, strict=True):
+        rate, _ = t3(distribution, interval)
+        if bound:
+            rate = skip_rate(Rule(growth_interval=interval))
+        deviation, _ = _scatter(tuple(distribution.items()), interval, steps)
+        seeds.append((skipped - steps * rate, deviation))
+    return seeds
 
 
 def levels_above(run: Result, interval: int) -> list[tuple[float, float]]:
     """Return per seed by how many bits the mean log2 scale lies above T3's, and its standard
     deviation.
     """
-    arm, steps = run.arm(f"G={interval}"), real_steps(run)
-    return [
-        (
-            fmean(own.keys(), own.values()) - t3(distribution, interval)[1],
-            _scatter(tuple(distribution.items()), interval, steps)[1],
-        )
-        for own, distribution in zip(
-            per_seed(arm, "scales"), per_seed(arm, "thresholds"), strict=True
-        )
-    ]
-
-
-def _together(seeds: Sequence[tuple[float, float]]) -> float:
-    return sum(more for more, _ in seeds) / hypot(
-        *(deviation for _, deviation in seeds)
-    )
+    arm = run.arm(f"G={interval}")
+    steps = real_steps(run)
+    levels = per_seed(arm, "scales")
+    distributions = per_seed(arm, "thresholds")
+    seeds = []
+    for own, distribution in zip(levels, distributions, strict=True):
+        _, level = t3(distribution, interval)
+        _, deviation = _scatter(tuple(distribution.items()), interval, steps)
+        seeds.append((fmean(own.keys(), own.values()) - level, deviation))
+    return seeds
 
 
 def forecast_error(run: Result, interval: int) -> float:
@@ -164,12 +164,14 @@ def forecast_error(run: Result, interval: int) -> float:
 
     The steps that are counted come after those that the forecast saw.
     """
-    arm, prefix = run.arm(f"G={interval}"), run.config["prefix"]
+    arm = run.arm(f"G={interval}")
+    prefix = run.config["prefix"]
     steps = (real_steps(run) - prefix) * len(run.seeds)
-    seen = Counter(
-        level for row in run.arm("fp32") for level in in_order(row)[:prefix].tolist()
-    )
-    expected = t3(seen, interval)[0] * steps
+    seen: Counter[int] = Counter()
+    for row in run.arm("fp32"):
+        seen.update(in_order(row)[:prefix].tolist())
+    rate, _ = t3(seen, interval)
+    expected = rate * steps
     return float(sum(arm.column("later_skipped")) / expected - 1)
 
 
@@ -181,16 +183,16 @@ def _scatter(
     after another.
     """
     levels, weights = np.array(thresholds, dtype=np.float64).T
-    drawn = np.random.default_rng(0).choice(
-        levels, size=(runs + 1) * steps, p=weights / weights.sum()
-    )
+    shares = weights / weights.sum()
+    generator = np.random.default_rng(0)
+    drawn = generator.choice(levels, size=(runs + 1) * steps, p=shares)
     rule = Rule(2.0 ** max(levels), growth_interval=interval)
     played = replay_thresholds(rule, np.exp2(drawn))
-    skipped = np.bincount(played.skipped // steps, minlength=runs + 1)
-    levels = np.log2(played.scales()).reshape(runs + 1, steps).mean(axis=1)
-    return float(skipped[1:].std(ddof=1)), float(
-        levels[1:].std(ddof=1)
-    )  # the first run settles
+    by_run = played.skipped // steps
+    skipped = np.bincount(by_run, minlength=runs + 1)[1:]  # the first run settles
+    scales = np.log2(played.scales()).reshape(runs + 1, steps)
+    levels = scales.mean(axis=1)[1:]
+    return float(skipped.std(ddof=1)), float(levels.std(ddof=1))
 
 
 def adapters(run: Result) -> list[Record]:
@@ -204,13 +206,14 @@ def adapters(run: Result) -> list[Record]:
         "seen": "the scale is a Python float, which grows beyond float32's largest number",
         "reason": "",
     }
-    rows = [row for row in run.records if row["arm"] != "checks"]
-    return [
-        {**row, "checks": {**row["checks"], UNBOUNDED: failed}}
-        if leaves_float32(row)
-        else row
-        for row in rows
-    ]
+    rows: list[Record] = []
+    for row in run.records:
+        if row["arm"] == "checks":
+            continue
+        if leaves_float32(row):
+            row = {**row, "checks": {**row["checks"], UNBOUNDED: failed}}
+        rows.append(row)
+    return rows
 
 
 def leaves_float32(adapter: Mapping[str, Any]) -> bool:
@@ -245,29 +248,17 @@ def rank_cells(run: Result, scaler: str) -> list[dict[str, Any]]:
     Cells are excluded if the optimizer cannot step such parameters even without a scaler.
     """
     names = ("raised", "error", "moved", "finite", "counted", "scale")
-    cells = [
-        {
-            **cell,
-            "ranks": [dict(zip(names, seen, strict=True)) for seen in cell["ranks"]],
-        }
-        for cell in run.records[0]["cells"]
-    ]
+    cells = []
+    refused = set()
     way = operator.itemgetter("cut", "optimizer", "loop")
-    refused = {
-        way(cell)
-        for cell in cells
-        if cell["scaler"] == "none" and any(rank["raised"] for rank in cell["ranks"])
-    }
-    asked = (
-        cell for cell in cells if cell["scaler"] == scaler and way(cell) not in refused
-    )
-    return [
-        {
-            **cell,
-            "outcome": rank_outcome(cell["ranks"], overflow=cell["overflow"] != "none"),
-        }
-        for cell in asked
-    ]
+    for cell in run.records[0]["cells"]:
+        ranks = [dict(zip(names, seen, strict=True)) for seen in cell["ranks"]]
+        if cell["scaler"] == "none" and any(rank["raised"] for rank in ranks):
+            refused.add(way(cell))
+        if cell["scaler"] == scaler:
+            outcome = rank_outcome(ranks, overflow=cell["overflow"] != "none")
+            cells.append({**cell, "ranks": ranks, "outcome": outcome})
+    return [cell for cell in cells if way(cell) not in refused]
 
 
 def rank_outcome(ranks: Sequence[Mapping[str, Any]], *, overflow: bool) -> str:
@@ -282,22 +273,17 @@ def rank_outcome(ranks: Sequence[Mapping[str, Any]], *, overflow: bool) -> str:
         return "raised" if finite else "raised infinite"
     if not finite:
         return "infinite"
-    first, *others = (
-        {name: rank[name] for name in ("moved", "counted", "scale")} for rank in ranks
-    )
-    if any(other != first for other in others):
+    seen = [(rank["moved"], rank["counted"], rank["scale"]) for rank in ranks]
+    if any(other != seen[0] for other in seen):
         return "parted"
-    return "right" if first["moved"] != overflow else "wrong"
+    moved, _, _ = seen[0]
+    return "right" if moved != overflow else "wrong"
 
 
 def rank_wrong(run: Result, scaler: str, outcome: str = "") -> list[dict[str, Any]]:
     """Return the cells that failed, or those with one outcome."""
-    cells = rank_cells(run, scaler)
-    return [
-        cell
-        for cell in cells
-        if (cell["outcome"] == outcome if outcome else cell["outcome"] != "right")
-    ]
+    failed = [cell for cell in rank_cells(run, scaler) if cell["outcome"] != "right"]
+    return [cell for cell in failed if outcome in ("", cell["outcome"])]
 
 
 def rank_runs(run: Result, scaler: str) -> list[list[dict[str, Any]]]:
@@ -335,18 +321,14 @@ def t3_rate(run: Result, interval: int, thresholds: str) -> float:
     """Return T3's skip rate from the thresholds of an arm, the run's own or float32's: the mean
     over seeds.
     """
-    return fmean(
-        t3(distribution, interval)[0]
-        for distribution in per_seed(run.arm(thresholds), "thresholds")
-    )
+    distributions = per_seed(run.arm(thresholds), "thresholds")
+    return fmean(t3(each, interval)[0] for each in distributions)
 
 
 def t3_level(run: Result, interval: int, thresholds: str) -> float:
     """Return T3's mean log2 scale from the thresholds of an arm: the mean over seeds."""
-    return fmean(
-        t3(distribution, interval)[1]
-        for distribution in per_seed(run.arm(thresholds), "thresholds")
-    )
+    distributions = per_seed(run.arm(thresholds), "thresholds")
+    return fmean(t3(each, interval)[1] for each in distributions)
 
 
 def per_seed(arm: ArmRecords, column: str) -> list[dict[int, int]]:
@@ -397,7 +379,8 @@ def order_effect(run: Result, interval: int, shuffles: int = 100) -> OrderEffect
 
     No loss scale has influenced these thresholds, so a difference is due to their order alone.
     """
-    generator, arm = np.random.default_rng(0), run.arm("fp32")
+    generator = np.random.default_rng(0)
+    arm = run.arm("fp32")
     traces = [in_order(row) for row in arm]
 
     def mean_level(levels: NDArray[np.int64]) -> float:
@@ -437,12 +420,11 @@ def lower_scale_costs(run: Result, bits: int) -> list[tuple[float, float]]:
         below = bits // (row["log2_scales"][1] - row["log2_scales"][0])
         for snapshot, overflowed in enumerate(row["real_overflowed"]):
             top = max(i for i, share in enumerate(overflowed) if share == 0)
-            flushed, error = (
-                row[name][snapshot] for name in ("real_flushed", "real_error")
-            )
-            costs.append(
-                (flushed[top - below] - flushed[top], error[top - below] - error[top])
-            )
+            flushed = row["real_flushed"][snapshot]
+            error = row["real_error"][snapshot]
+            more_flushed = flushed[top - below] - flushed[top]
+            more_error = error[top - below] - error[top]
+            costs.append((more_flushed, more_error))
     return costs
 
 
@@ -461,7 +443,8 @@ def more_loss(run: Result, arm: str) -> NDArray[np.float64]:
 
 def half_width(sample: NDArray[np.float64]) -> float:
     """Return half the width of the mean's 95 % interval, by Student's t."""
-    return float(STUDENT[len(sample)] * sample.std(ddof=1) / len(sample) ** 0.5)
+    size = len(sample)
+    return float(STUDENT[size] * sample.std(ddof=1) / size**0.5)
 
 
 def policy_scores(run: Result, policy: str, column: str) -> list[float]:
@@ -474,13 +457,12 @@ def wilson(found: int, asked: int) -> tuple[float, float]:
     """Return the 95 % Wilson interval of the share `found` of `asked`; [0, 1] if `asked` is 0."""
     if not asked:
         return 0.0, 1.0
-    z, share = 1.959964, found / asked
-    middle = (share + z * z / (2 * asked)) / (1 + z * z / asked)
-    half = (
-        z
-        / (1 + z * z / asked)
-        * sqrt(share * (1 - share) / asked + (z / (2 * asked)) ** 2)
-    )
+    z = 1.959964
+    share = found / asked
+    shrink = 1 + z * z / asked
+    middle = (share + z * z / (2 * asked)) / shrink
+    variance = share * (1 - share) / asked + (z / (2 * asked)) ** 2
+    half = z / shrink * sqrt(variance)
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
@@ -504,12 +486,9 @@ def emulations(run: Result, last: str = "vit") -> list[list[tuple[str, str, str]
     """
     by_device: dict[tuple[str, str], list[tuple[str, str, str]]] = {}
     for arm in run.arms.values():
-        task, *device = (
-            arm.settings[name] for name in ("task", "operators", "arithmetic")
-        )
-        by_device.setdefault((device[0], device[1]), []).append(
-            (task, device[0], device[1])
-        )
+        task = arm.settings["task"]
+        device = arm.settings["operators"], arm.settings["arithmetic"]
+        by_device.setdefault(device, []).append((task, *device))
     del by_device["cpu", "cpu"]
     return [sorted(arms, key=lambda arm: arm[0] == last) for arms in by_device.values()]
 

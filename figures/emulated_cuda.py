@@ -20,9 +20,13 @@ DATA = ("emulated_cuda",)
 ALT = "Four panels with a row of dots per emulated device, most of them near zero"
 SOURCE = "Emulated on a CPU: no CUDA device computed these numbers"
 COLOR = {
-    "sigmoid": _style.BLUE, "residual": _style.GREEN, "residual12": _style.VERMILION,
-    "resnet": _style.ORANGE, "gpt": _style.BLACK, "vit": _style.SKY,
-}  # fmt: skip
+    "sigmoid": _style.BLUE,
+    "residual": _style.GREEN,
+    "residual12": _style.VERMILION,
+    "resnet": _style.ORANGE,
+    "gpt": _style.BLACK,
+    "vit": _style.SKY,
+}
 NAME = {"cpu": "CPU's sums", "volta": "Volta", "ampere": "Ampere", "hopper": "Hopper"}
 
 
@@ -83,9 +87,15 @@ def draw(axes: Axes, run: Result, value: Callable[[str, str, str], object]) -> N
             height = row + 0.11 * (place - 2.5)
             label = task if row == 0 else None
             axes.plot(
-                values, [height] * len(values), "o", color=color, markersize=2.6,
-                markeredgewidth=0, alpha=0.8, label=label,
-            )  # fmt: skip
+                values,
+                [height] * len(values),
+                "o",
+                color=color,
+                markersize=2.6,
+                markeredgewidth=0,
+                alpha=0.8,
+                label=label,
+            )
     _style.draw_rows(axes)
 
 
@@ -97,6 +107,11 @@ def name_rows(axes: Axes, pairs: Sequence[tuple[str, str]]) -> None:
     for operators, text in (("cpu", "CPU's lists"), ("cuda", "CUDA's lists")):
         places = [row for row, pair in enumerate(pairs) if pair[0] == operators]
         axes.annotate(
-            text, (-0.95, float(np.mean(places))), xycoords=("axes fraction", "data"), rotation=90,
-            va="center", ha="center", annotation_clip=False,
-        )  # fmt: skip
+            text,
+            (-0.95, float(np.mean(places))),
+            xycoords=("axes fraction", "data"),
+            rotation=90,
+            va="center",
+            ha="center",
+            annotation_clip=False,
+        )

@@ -23,13 +23,12 @@ from figures.results import ArmRecords, Result
 DATA = ("exponent_heatmap",)
 ALT = "Color maps of gradient sizes by step, crossed by fp16's limits, above the share of lost elements"
 # log2 of the edges of the representable range at scale 1
-FLUSHED, NORMAL = (
-    math.log2(FP16.smallest_subnormal / 2),
-    math.log2(FP16.smallest_normal),
-)
+FLUSHED = math.log2(FP16.smallest_subnormal / 2)
+NORMAL = math.log2(FP16.smallest_normal)
 OVERFLOWED = math.log2(FP16.overflow_threshold)
 SHARES = LogNorm(1e-5, 0.3)  # of the elements, a binade
-INSIDE, OUTSIDE = colormaps["Blues"], colormaps["Reds"]
+INSIDE = colormaps["Blues"]
+OUTSIDE = colormaps["Reds"]
 SHADE = "#E9E9E9"  # outside the representable range
 NOT_FINITE = "#5E3C99"
 DOTTED = (0, (1, 1.5))
@@ -142,14 +141,33 @@ def draw_heat(axes: Axes, panel: Panel, record: Record) -> None:
             zorder=3,
             label=name,
         )
-    axes.stairs(NORMAL - log2, edges, baseline=None, color=_style.BLACK, linewidth=0.7, linestyle=DOTTED, zorder=3,
-                label="subnormal")  # fmt: skip
+    axes.stairs(
+        NORMAL - log2,
+        edges,
+        baseline=None,
+        color=_style.BLACK,
+        linewidth=0.7,
+        linestyle=DOTTED,
+        zorder=3,
+        label="subnormal",
+    )
     axes.imshow(
-        picture(record, exponents), origin="lower", aspect="auto", interpolation="none",
-        extent=(0, len(log2), panel.bottom, panel.top), zorder=1,
-    )  # fmt: skip
-    axes.vlines(np.array(record["found_inf"]) + 0.5, panel.top - 5, panel.top - 1.5, color=_style.BLACK, linewidth=0.5,
-                label="skips", zorder=4)  # fmt: skip
+        picture(record, exponents),
+        origin="lower",
+        aspect="auto",
+        interpolation="none",
+        extent=(0, len(log2), panel.bottom, panel.top),
+        zorder=1,
+    )
+    axes.vlines(
+        np.array(record["found_inf"]) + 0.5,
+        panel.top - 5,
+        panel.top - 1.5,
+        color=_style.BLACK,
+        linewidth=0.5,
+        label="skips",
+        zorder=4,
+    )
     ticks = [k for k in range(-60, 61, 20) if panel.bottom <= k <= panel.top]
     axes.set_yticks(ticks, [_style.power_of_two(k) for k in ticks])
     axes.tick_params(axis="x", labelbottom=False)
@@ -169,8 +187,11 @@ def draw_losses(axes: Axes, units: ArmRecords) -> None:
     """Draw a line per seed: the share lost by the fp16 backward pass, and by one rounding."""
     for record in units:
         steps = (np.arange(len(record["lost"])) + 0.5) * record["every"]
-        for name, color, line in (("lost", OUTSIDE(0.62), "-"), ("not_finite", NOT_FINITE, "-"),
-                                  ("rounded", _style.BLACK, DOTTED)):  # fmt: skip
+        for name, color, line in (
+            ("lost", OUTSIDE(0.62), "-"),
+            ("not_finite", NOT_FINITE, "-"),
+            ("rounded", _style.BLACK, DOTTED),
+        ):
             axes.plot(
                 steps,
                 100 * np.array(record[name]),
@@ -215,18 +236,25 @@ def name_parts(axes: list[Axes], crash: int) -> None:
     }
     # The first number is a share of the panel's width, as runs differ in length.
     for panel, x, y, text, color in (
-        (a, 0.16, -8, "KEPT", INSIDE(0.8)), (a, 0.16, -34, "LOST", "white"), (b, 0.86, -29, "KEPT", "white"),
-        (b, 0.16, -42, "LOST", "white"), (c, 0.59, -11, "KEPT", "white"), (d, 0.26, 9, "KEPT", "white"),
+        (a, 0.16, -8, "KEPT", INSIDE(0.8)),
+        (a, 0.16, -34, "LOST", "white"),
+        (b, 0.86, -29, "KEPT", "white"),
+        (b, 0.16, -42, "LOST", "white"),
+        (c, 0.59, -11, "KEPT", "white"),
+        (d, 0.26, 9, "KEPT", "white"),
         (d, 0.77, 6, "LOST", "white"),
-    ):  # fmt: skip
+    ):
         panel.text(
             x, y, text, color=color, transform=panel.get_yaxis_transform(), **bold
         )
     for panel, x, height, text, side in (
-        (a, 0.5, 2.0, "representable in fp16", "center"), (a, 0.985, 20.0, "overflows", "right"),
-        (a, 0.985, -7.0, "subnormal below the dots", "right"), (b, 0.98, 4.0, "overflows", "right"),
-        (b, 0.7, 19.5, "skipped steps", "right"), (d, 0.81, -15.0, "flushed to zero", "center"),
-    ):  # fmt: skip
+        (a, 0.5, 2.0, "representable in fp16", "center"),
+        (a, 0.985, 20.0, "overflows", "right"),
+        (a, 0.985, -7.0, "subnormal below the dots", "right"),
+        (b, 0.98, 4.0, "overflows", "right"),
+        (b, 0.7, 19.5, "skipped steps", "right"),
+        (d, 0.81, -15.0, "flushed to zero", "center"),
+    ):
         place = panel.get_yaxis_transform()
         panel.text(x, height, text, ha=side, transform=place, **grey)
     d.axvline(crash, color=_style.BLACK, linewidth=0.5, zorder=2)

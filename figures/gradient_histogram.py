@@ -34,8 +34,14 @@ PEAK = 0.3  # share of the elements that reaches the next layer's line
 BEARABLE = 0.1  # relative error of a gradient
 DOTTED = (0, (1, 1.2))
 SMALL = 7  # points
-NAMES = {"layers": "layer {}", "first": "block {}a", "second": "block {}b", "enter": "input", "leave": "output",
-         "output": "logits"}  # fmt: skip
+NAMES = {
+    "layers": "layer {}",
+    "first": "block {}a",
+    "second": "block {}b",
+    "enter": "input",
+    "leave": "output",
+    "output": "logits",
+}
 
 
 class Panel(NamedTuple):
@@ -105,8 +111,17 @@ def draw_ridges(axes: Axes, units: ArmRecords) -> None:
         ):
             heights = sign * shares(units, kind, row) / PEAK
             seen = np.abs(heights) > 1e-3  # less would be ten micrometres high
-            axes.bar(exponents[seen], heights[seen], bottom=-row, width=1, align="edge", color=colors[seen],
-                     alpha=alpha, linewidth=0, label=f"{kind} {name}")  # fmt: skip
+            axes.bar(
+                exponents[seen],
+                heights[seen],
+                bottom=-row,
+                width=1,
+                align="edge",
+                color=colors[seen],
+                alpha=alpha,
+                linewidth=0,
+                label=f"{kind} {name}",
+            )
         axes.axhline(-row, color=_style.BLACK, linewidth=0.4)
         axes.text(
             LOWEST,
@@ -178,7 +193,8 @@ def draw_errors(axes: Axes, units: ArmRecords) -> None:
 
     The bar says how far the backward pass and one rounding are apart at `BEARABLE`.
     """
-    scales, crossings = np.array(units.first["log2_scales"]), []
+    scales = np.array(units.first["log2_scales"])
+    crossings = []
     for column, color, line in (
         ("rounded_error", _style.BLACK, DOTTED),
         ("real_error", FLUSHED, "-"),
@@ -238,9 +254,11 @@ def name_parts(axes: Sequence[Sequence[Axes]]) -> None:
     """Write names beside what they name, each once."""
     ridges, errors = axes
     for panel, x, word, color, side in (
-        (ridges[0], LOWEST, "flushed", FLUSHED, "left"), (ridges[1], -16, "subnormal", "#B87400", "center"),
-        (ridges[2], 1, "normal", NORMAL, "center"), (ridges[3], HIGHEST, "overflows", OVERFLOWED, "right"),
-    ):  # fmt: skip
+        (ridges[0], LOWEST, "flushed", FLUSHED, "left"),
+        (ridges[1], -16, "subnormal", "#B87400", "center"),
+        (ridges[2], 1, "normal", NORMAL, "center"),
+        (ridges[3], HIGHEST, "overflows", OVERFLOWED, "right"),
+    ):
         panel.text(
             x,
             0.98,
@@ -268,7 +286,8 @@ def name_parts(axes: Sequence[Sequence[Axes]]) -> None:
     place: dict[str, Any] = {"transform": errors[0].transAxes, "fontsize": 7}
     errors[0].text(0.02, 0.27, "rounded\nonce", **place)
     errors[0].text(0.55, 0.84, "fp16\nbackward", color=FLUSHED, va="center", **place)
-    shift, text = PANELS[2].shift, "share of\na global\nbatch"
+    shift = PANELS[2].shift
+    text = "share of\na global\nbatch"
     errors[2].axvline(
         shift, color=_style.GREY, linewidth=0.6, linestyle=DOTTED, zorder=0
     )

@@ -35,9 +35,12 @@ LINEAR = 0.1  # nats; the axis is logarithmic beyond
 def plot(residual: Result, sigmoid: Result, resnet: Result, gpt: Result) -> Figure:
     figure = _style.new_figure(_style.TWO_COLUMNS, 4.6)
     halves = figure.add_gridspec(2, 1, height_ratios=(1, 1.3))
-    above, below = halves[0].subgridspec(1, 2), halves[1].subgridspec(1, 2)
-    a, b = figure.add_subplot(above[0]), figure.add_subplot(above[1])
-    c, d = figure.add_subplot(below[0]), figure.add_subplot(below[1])
+    above = halves[0].subgridspec(1, 2)
+    below = halves[1].subgridspec(1, 2)
+    a = figure.add_subplot(above[0])
+    b = figure.add_subplot(above[1])
+    c = figure.add_subplot(below[0])
+    d = figure.add_subplot(below[1])
     draw_sweep(a, residual, "test_loss")
     _style.label_panel(a, "a", f"Residual net, {_style.seeds(residual)}")
     draw_sweep(b, sigmoid, "train_loss")
@@ -148,7 +151,8 @@ def draw_differences(axes: Axes, run: Result) -> None:
         arm for arm in run.arms.values() if role(arm) != "fp32" and references(run, arm)
     ]
     for y, arm in enumerate(arms):
-        values, color = differences(run, arm), COLOR[role(arm)]
+        values = differences(run, arm)
+        color = COLOR[role(arm)]
         axes.plot(
             values, [y] * len(values), "o", color=color, markersize=3, label=arm.name
         )

@@ -48,7 +48,8 @@ def storms(run: Result) -> dict[float, tuple[ArmRecords, str]]:
 
 def mitigations(run: Result) -> list[tuple[ArmRecords, str, str]]:
     """Return the arms with a mitigation, each with a color and a name."""
-    floor, short = run.config["floor_log2"], run.config["short_interval"]
+    floor = run.config["floor_log2"]
+    short = run.config["short_interval"]
     bounded = [
         (arm, _style.GREEN, f"min\n{2**floor}") for arm in run.where(floor_log2=floor)
     ]
@@ -156,7 +157,8 @@ def draw_drift(axes: Axes, run: Result) -> None:
     predicted = [min(0.0, theory.bad_step_drift(rule, x * critical)) for x in grid]
     axes.plot(grid, predicted, color=_style.BLACK, linestyle=DASHED, label="theory")
     for ratio, (arm, color) in storms(run).items():
-        rates, drifts = [met(row) for row in arm], [drift(row) for row in arm]
+        rates = [met(row) for row in arm]
+        drifts = [drift(row) for row in arm]
         draw_seeds(axes, rates, drifts, color, f"{ratio:g}")
     axes.text(1.7, -0.05, "theory", fontsize=7)
     axes.set(xlabel="share of bad batches / critical rate", xlim=(0, 2.4))

@@ -67,8 +67,16 @@ def plot(run: Result) -> Figure:
     row_of_axes[0].set_ylabel("loss scale")
     handles, labels = row_of_axes[0].get_legend_handles_labels()
     handles.append(Line2D([], [], **CROSS))
-    figure.legend(handles, [*labels, "not finite from here"], loc="outside lower left", ncols=2, handlelength=1.6,
-                  columnspacing=1.0, borderpad=0, borderaxespad=0.2)  # fmt: skip
+    figure.legend(
+        handles,
+        [*labels, "not finite from here"],
+        loc="outside lower left",
+        ncols=2,
+        handlelength=1.6,
+        columnspacing=1.0,
+        borderpad=0,
+        borderaxespad=0.2,
+    )
     return figure
 
 
@@ -76,7 +84,8 @@ def draw(axes: Axes, by_scaler: Mapping[str, list[Record]]) -> None:
     """Draw the scales of a seed, a line per scaler and rank."""
     for (scaler, rank), style in LINES.items():
         columns = by_scaler[scaler][rank]
-        changes, steps = columns["scale_changes"], len(columns["loss"])
+        changes = columns["scale_changes"]
+        steps = len(columns["loss"])
         scales = np.log2(results.in_force(changes, steps))
         named = {**style, "label": label(scaler, rank)}
         axes.step(range(steps), scales, where="post", **named)

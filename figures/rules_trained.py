@@ -115,8 +115,17 @@ def draw_row(axes: Axes, y: int, arm: ArmRecords, numbers: Array | None) -> None
     color = next(
         color for family, color in COLOR.items() if arm.name.startswith(family)
     )
-    axes.plot(numbers, [y] * len(numbers), "o", color=color, markersize=2.6, alpha=0.55, markeredgewidth=0,
-              clip_on=False, label=arm.name)  # fmt: skip
+    axes.plot(
+        numbers,
+        [y] * len(numbers),
+        "o",
+        color=color,
+        markersize=2.6,
+        alpha=0.55,
+        markeredgewidth=0,
+        clip_on=False,
+        label=arm.name,
+    )
     mean = float(numbers.mean())
     axes.plot(
         [mean, mean], [y - 0.36, y + 0.36], color=color, linewidth=1.2, clip_on=False

@@ -75,7 +75,8 @@ def draw_skips(axes: Axes, run: Result) -> None:
     """Draw a row per run: ticks are skipped steps; a bar starts at a crash, after which all are
     skipped.
     """
-    row, centres = 0.0, []
+    row = 0.0
+    centres = []
     for units, color in rates(run).values():
         for record in units:
             steps = len(record["loss"])

@@ -40,12 +40,19 @@ def taken_of(picture: Path) -> str:
 def take(browser: str, picture: Path) -> None:
     """Take the picture."""
     with tempfile.TemporaryDirectory(prefix="ampsim-picture-") as folder:
-        page, image = Path(folder) / "run.html", Path(folder) / "page.png"
+        page = Path(folder) / "run.html"
+        image = Path(folder) / "page.png"
         page.write_text(report(explain(RUN)), encoding="utf-8")
         options = [
-            "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={folder}/browser",
-            "--window-size={},{}".format(*SIZE), f"--screenshot={image}", "--virtual-time-budget=5000",
-        ]  # fmt: skip
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--hide-scrollbars",
+            f"--user-data-dir={folder}/browser",
+            "--window-size={},{}".format(*SIZE),
+            f"--screenshot={image}",
+            "--virtual-time-budget=5000",
+        ]
         subprocess.run(  # noqa: S603
             [browser, *options, page.as_uri()], check=True, capture_output=True
         )

@@ -33,8 +33,13 @@ def plot(run: Result) -> Figure:
         draw_depth(axes, run, depth, color)
     ours = [row for row in run.records if row["arm"].startswith("ampsim")]
     wrong, checked = (sum(row[key] for row in ours) for key in ("wrong", "checked"))
-    axes.text(0.03, 0.05, f"ampsim, all settings:\n{wrong} of {checked:,} passes",
-              transform=axes.transAxes, color=_style.BLUE)  # fmt: skip
+    axes.text(
+        0.03,
+        0.05,
+        f"ampsim, all settings:\n{wrong} of {checked:,} passes",
+        transform=axes.transAxes,
+        color=_style.BLUE,
+    )
     axes.set(
         xscale="log",
         xlabel="growth interval G (steps)",

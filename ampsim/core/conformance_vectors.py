@@ -174,7 +174,8 @@ def parse_scale(entry: object) -> float:
 def as_data(rule: Rule) -> Data:
     """Return a rule as JSON data: field -> number, text, list, or object; quirks by name."""
     quirks = [{"name": type(quirk).__name__, **_fields(quirk)} for quirk in rule.quirks]
-    reset, arithmetic = sorted(rule.hysteresis_reset), _fields(rule.arithmetic)
+    reset = sorted(rule.hysteresis_reset)
+    arithmetic = _fields(rule.arithmetic)
     return _fields(rule) | {
         "hysteresis_reset": reset,
         "arithmetic": arithmetic,

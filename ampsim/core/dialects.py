@@ -312,10 +312,8 @@ MMCV = dataclasses.replace(  # apex's rule, with a modulo for the window
 
 
 def _fairscale(rule: Rule, options: Options) -> Rule:
-    low, high = (
-        rule.min_scale or 0.0,
-        math.inf if rule.max_scale is None else rule.max_scale,
-    )
+    low = rule.min_scale or 0.0
+    high = math.inf if rule.max_scale is None else rule.max_scale
     if (
         not low <= rule.init_scale <= high
     ):  # fairscale applies both bounds to each change, the plain machine one of them
@@ -481,7 +479,8 @@ TF_CONTRIB = Dialect(
 
 
 def _openseq2seq(rule: Rule, options: Options) -> Rule:
-    window, interval = options["step_window"], options["growth_interval"]
+    window = options["step_window"]
+    interval = options["growth_interval"]
     if interval is not None and window is not None and interval != window:
         raise ValueError(
             f"growth_interval={interval!r} and step_window={window!r} set the same parameter; pass one of them"

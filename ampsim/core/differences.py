@@ -20,7 +20,8 @@ def in_words(a: Rule, b: Rule) -> Iterator[tuple[str, str, str]]:
     has_hysteresis = max(a.hysteresis, b.hysteresis) > 1
     for x, y in ((a, b), (a.arithmetic, b.arithmetic)):
         for each in fields(x):
-            mine, other = getattr(x, each.name), getattr(y, each.name)
+            mine = getattr(x, each.name)
+            other = getattr(y, each.name)
             is_idle = each.name == "hysteresis_reset" and not has_hysteresis
             if (
                 mine != other

@@ -25,7 +25,8 @@ class DamagedFileError(ValueError):
         expected: str,
         fix: str = "restore the file from version control, or delete it and create it again",
     ) -> None:
-        self.path, self.line = path, line
+        self.path = path
+        self.line = line
         super().__init__(f"{path}, line {line}: {found}; expected {expected}; {fix}")
 
 

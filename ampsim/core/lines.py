@@ -61,7 +61,8 @@ class Lines:
         self.path = Path(path)
         self.number = 0
         self.damage = ""
-        self._longest, self._strict = longest, strict
+        self._longest = longest
+        self._strict = strict
 
     def __iter__(self) -> Iterator[str]:
         """Yield the lines.
@@ -128,7 +129,8 @@ class Lines:
         """
         rest = ""
         while line := text.readline(self._longest):
-            line, rest = rest + line, ""
+            line = rest + line
+            rest = ""
             if len(line) >= self._longest and not line.endswith(("\n", "\r")):
                 end = max(line.rfind(" "), line.rfind(",")) + 1 or len(line)
                 line, rest = line[:end], line[end:]

@@ -327,11 +327,9 @@ class Rule:
 
 def advance(rule: Rule, state: State, found_inf: bool) -> State:
     """Take one step of the state machine, without quirks and delay."""
-    scale, growth_tracker, overflow_tracker = (
-        state.scale,
-        state.growth_tracker,
-        state.overflow_tracker,
-    )
+    scale = state.scale
+    growth_tracker = state.growth_tracker
+    overflow_tracker = state.overflow_tracker
     if found_inf:
         growth_tracker = 0
         if overflow_tracker + 1 < rule.hysteresis:

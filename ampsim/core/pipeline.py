@@ -153,10 +153,8 @@ def trajectory(
     Each ticket begins as early as possible, and each update comes as late as possible. Any other
     order of events gives the same scales.
     """
-    pipe, modes = (
-        begin_iteration(start(rule, depth)),
-        list(is_async or [True] * len(found_inf)),
-    )
+    pipe = begin_iteration(start(rule, depth))
+    modes = list(is_async or [True] * len(found_inf))
     for ticket, flag in enumerate(flags("found_inf", found_inf)):
         pipe = begin_iteration(
             finish(pipe, ticket, flag, synchronous=not modes[ticket])

@@ -291,7 +291,8 @@ class Deduplicated(Growing):
         memory: Memory,
         seen: Observation,
     ) -> tuple[float, DeduplicatedState]:
-        (tracker,), bad = memory, seen.found_inf
+        (tracker,) = memory
+        bad = seen.found_inf
         growth_tracker = xp.where(bad, 0, tracker + (used == newest))
         grows = growth_tracker >= self.growth_interval
         kept = xp.where(grows, newest * self.growth_factor, newest)
@@ -371,7 +372,8 @@ class Headroom(Policy):
             lost | (seen.amax < 2.0**-126), 0, seen.amax
         )  # XLA flushes subnormals to 0
         fits = xp.minimum(newest, self._largest(xp, amax))
-        peak, growth_tracker = xp.maximum(before, amax), clean + 1
+        peak = xp.maximum(before, amax)
+        growth_tracker = clean + 1
         goes_on = ~lost & (fits == newest) & (growth_tracker < self.interval)
         grows = (
             ~lost
@@ -479,8 +481,11 @@ class LogMax(Policy):
             else self.log_max + 1 - xp.log2(used)
         )
         x = xp.where(lost, least, xp.log2(seen.amax))
-        m, b1, b2 = LogMaxState(*memory), self.beta1, self.beta2
-        mean, slow_mean = b1 * m.mean + (1 - b1) * x, b2 * m.slow_mean + (1 - b2) * x
+        m = LogMaxState(*memory)
+        b1 = self.beta1
+        b2 = self.beta2
+        mean = b1 * m.mean + (1 - b1) * x
+        slow_mean = b2 * m.slow_mean + (1 - b2) * x
         after = LogMaxState(
             mean,
             slow_mean,
@@ -488,10 +493,8 @@ class LogMax(Policy):
             m.weight1 * b1,
             m.weight2 * b2,
         )
-        mu, slow = (
-            after.mean / (1 - after.weight1),
-            after.slow_mean / (1 - after.weight2),
-        )
+        mu = after.mean / (1 - after.weight1)
+        slow = after.slow_mean / (1 - after.weight2)
         # sigma^2 = E[x^2] - E[x]^2, both over the long window
         sigma = xp.sqrt(
             xp.maximum(after.square / (1 - after.weight2) - slow * slow, xp.float32(0))
@@ -542,7 +545,8 @@ class Probe(Growing):
         seen: Observation,
     ) -> tuple[float, ProbeState]:
         base, growth_tracker, waiting = memory
-        found, verdict = seen.found_inf, waiting == 1
+        found = seen.found_inf
+        verdict = waiting == 1
         lowered = self.bounded(xp, xp.minimum(base, used * self.backoff_factor))
         base = xp.where(
             verdict, xp.where(found, base, used), xp.where(found, lowered, base)
@@ -622,7 +626,8 @@ def _queued(state: PolicyState, scale: float, memory: Memory) -> PolicyState:
 def _map(leaf: Callable[[float], float], state: PolicyState) -> PolicyState:
     """Return a state with `leaf` applied to all numbers, in the order of `flatten`."""
     make = getattr(type(state.memory), "_make", tuple)
-    scale, pending = leaf(state.scale), tuple(map(leaf, state.pending))
+    scale = leaf(state.scale)
+    pending = tuple(map(leaf, state.pending))
     return PolicyState(scale, pending, make(map(leaf, state.memory)))
 
 

@@ -95,7 +95,8 @@ def growth_waits_for_interval(u: Update) -> str | None:
     """The scale grows exactly at the finite step that completes the interval."""
     if u.found_inf:
         return None
-    due, grew = u.growth_tracker + 1 == u.rule.growth_interval, u.new_scale > u.scale
+    due = u.growth_tracker + 1 == u.rule.growth_interval
+    grew = u.new_scale > u.scale
     if grew and not due:
         return f"grew after {u.growth_tracker + 1} finite steps, interval {u.rule.growth_interval}"
     if (
@@ -133,7 +134,8 @@ def scale_is_never_infinite(u: Update) -> str | None:
 
 def scale_stays_within_bounds(u: Update) -> str | None:
     """A scale within [min_scale, max_scale] stays within these bounds."""
-    low, high = u.rule.min_scale or 0.0, u.rule.max_scale or math.inf
+    low = u.rule.min_scale or 0.0
+    high = u.rule.max_scale or math.inf
     left = low <= u.scale <= high and not low <= u.new_scale <= high
     return f"{u.scale} -> {u.new_scale}, bounds [{low}, {high}]" if left else None
 
@@ -150,7 +152,8 @@ def skips_stay_within_budget(h: History) -> str | None:
     and each growth earns rho of them back, and growths <= (n - skips) / G. At min_scale an overflow
     does not lower the scale, so the property does not apply to runs that reach min_scale.
     """
-    rule, n = h.rule, len(h.found_inf)
+    rule = h.rule
+    n = len(h.found_inf)
     reached_min = rule.min_scale is not None and min(h.scale) <= rule.min_scale
     lost_bits = min(h.scale) < 2.0**-120 or not all(map(math.isfinite, h.scale))
     if rule.hysteresis > 1 or rule.backoff_factor == 1 or reached_min or lost_bits:

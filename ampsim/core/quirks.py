@@ -132,7 +132,8 @@ class ClipEveryUpdate(Quirk):
         self, advance: Advance, rule: Rule, state: State, found_inf: bool
     ) -> State:
         after = advance(rule, state, found_inf)
-        low, high = rule.arithmetic.round(self.low), rule.arithmetic.round(self.high)
+        low = rule.arithmetic.round(self.low)
+        high = rule.arithmetic.round(self.high)
         return dataclasses.replace(after, scale=min(max(after.scale, low), high))
 
 

@@ -61,12 +61,14 @@ class Trace:
 
     def is_repeated(self) -> bool:
         """Return whether the reference state machine does the same, to the last bit."""
-        scales, raised = list[str](), None
+        scales = list[str]()
+        raised = None
         try:
             for state in states(self.rule(), self.found_inf, is_async=self.is_async):
                 scales.append(repr(state.scale))
         except Exception as error:
-            step, kind = len(scales), type(error).__name__
+            step = len(scales)
+            kind = type(error).__name__
             raised = {"step": step, "type": kind, "msg": str(error)}
         return (scales, raised) == ([*map(repr, self.scale)], self.raised)
 

@@ -149,7 +149,8 @@ MANY = 30
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return the end of an 'unknown name' message: the closest names, or all known names."""
-    name, known = str(name), sorted(known)
+    name = str(name)
+    known = sorted(known)
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     close = close or [
         other for other in known if len(name) > 2 and name.lower() in other.lower()

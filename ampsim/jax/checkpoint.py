@@ -97,7 +97,8 @@ def _encode(value: Any) -> Any:
         return value.item() if hasattr(value, "item") else repr(value)
     encoded = {"class": type(value).__name__}
     for field in dataclasses.fields(value):
-        default, make = field.default, field.default_factory
+        default = field.default
+        make = field.default_factory
         if make is not dataclasses.MISSING:
             default = make()
         item = getattr(value, field.name)

@@ -62,10 +62,8 @@ class DynamicScale:
 
     def to_loss_scale(self) -> LossScale:
         """Return the same state as a `LossScale`."""
-        count, scale = (
-            jnp.asarray(self.fin_steps, jnp.int32),
-            jnp.asarray(self.scale, jnp.float32),
-        )
+        count = jnp.asarray(self.fin_steps, jnp.int32)
+        scale = jnp.asarray(self.scale, jnp.float32)
         return LossScale(
             loss_scale=scale,
             growth_tracker=count,

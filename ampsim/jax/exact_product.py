@@ -47,7 +47,12 @@ class Format:
     @property
     def infinity(self) -> int:
         """The bits of inf; a NaN's are larger."""
-        return ((1 << (self.width - self.precision)) - 1) << (self.precision - 1)
+        return ((1 << self.limb) - 1) << (self.precision - 1)
+
+    @property
+    def top_place(self) -> int:
+        """The place of a word's highest bit."""
+        return self.width - 1
 
     @property
     def smallest_normal(self) -> int:
@@ -55,7 +60,7 @@ class Format:
         return 1 << (self.precision - 1)
 
 
-# 77 and 106 bits spoilt, 109 and 108 bits kept.
+# Of a product with a divisor, 77 and 106 bits are inexact, 109 and 108 bits are kept.
 FLOAT32 = Format(np.float32, np.uint32, 32, 24, 7, 21, near_tie=2**10)
 FLOAT64 = Format(np.float64, np.uint64, 64, 53, 5, 16, near_tie=0)  # rounded once
 FORMATS = {"float32": FLOAT32, "float64": FLOAT64}
@@ -84,14 +89,18 @@ def factor(
         exponent -= 1
     if limbs == 0:
         return Factor(np.zeros(0, form.word), np.array(exponent, np.int32))
-    whole = math.ceil(exact / Fraction(2) ** exponent * 2 ** (limbs * form.limb - 1))
-    cut = [(whole >> (form.limb * i)) & ((1 << form.limb) - 1) for i in range(limbs)]
+    mantissa = exact / Fraction(2) ** exponent
+    whole = math.ceil(mantissa * 2 ** (limbs * form.limb - 1))
+    cut = []
+    for _ in range(limbs):
+        whole, low_bits = divmod(whole, 1 << form.limb)
+        cut.append(low_bits)
     return Factor(np.array(cut, form.word), np.array(exponent, np.int32))
 
 
 def to_bits(form: Format, x: Array) -> Array:
     """Return the bits of a float as an unsigned integer, without its sign."""
-    without_sign = form.word((1 << (form.width - 1)) - 1)
+    without_sign = form.word((1 << form.top_place) - 1)
     return lax.bitcast_convert_type(x, form.word) & without_sign
 
 
@@ -114,13 +123,13 @@ def product(form: Format, bits: Array, by: Factor) -> Array:
     exponent = exponent + by.exponent
     word, below, inexact = _multiply(form, n, by.limbs)
     # The product has its highest bit in the word's highest place, or one below.
-    short = word < form.word(1 << (form.width - 1))
-    word = jnp.where(short, (word << 1) | (below >> (form.width - 1)), word)
+    short = word < form.word(1 << form.top_place)
+    word = jnp.where(short, (word << 1) | (below >> form.top_place), word)
     below = jnp.where(short, below << 1, below)
     exponent = exponent + jnp.where(short, 0, 1)
     rounded = _round(form, word, below, inexact, exponent)
-    special = (bits == 0) | (bits >= form.word(form.infinity))
-    return jnp.where(special, bits, rounded)
+    not_finite = bits >= form.word(form.infinity)
+    return jnp.where((bits == 0) | not_finite, bits, rounded)
 
 
 def _shifted(
@@ -137,8 +146,9 @@ def _shifted(
     tie_up = bits & half & 1  # of an odd half, to even
     halved = jnp.where(bits < 2 * normal, half + tie_up, bits - normal)
     infinity = form.word(form.infinity)
-    halved = jnp.where(bits >= infinity, bits, halved)
-    doubled = jnp.where(bits >= infinity, bits, jnp.minimum(doubled, infinity))
+    not_finite = bits >= infinity
+    halved = jnp.where(not_finite, bits, halved)
+    doubled = jnp.where(not_finite, bits, jnp.minimum(doubled, infinity))
     # XLA drops what a constant exponent does not use.
     return jnp.where(exponent > 0, doubled, jnp.where(exponent < 0, halved, bits))
 
@@ -146,13 +156,14 @@ def _shifted(
 def _normalized(form: Format, bits: Array) -> tuple[Array, Array]:
     """Return the mantissa with its highest bit set, and the exponent field, <= 0 for a subnormal."""
     field = (bits >> (form.precision - 1)).astype(np.int32)
+    is_subnormal = field == 0
     fraction = bits & form.word(form.smallest_normal - 1)
-    lead = jnp.minimum(lax.clz(fraction), form.width - 1).astype(np.int32) - form.limb
-    subnormal = fraction << jnp.maximum(lead, 0).astype(form.word)
     normal = fraction | form.word(form.smallest_normal)
-    return jnp.where(field == 0, subnormal, normal), jnp.where(
-        field == 0, 1 - lead, field
-    )
+    zeros = jnp.minimum(lax.clz(fraction), form.top_place)
+    lead = zeros.astype(np.int32) - form.limb
+    subnormal = fraction << jnp.maximum(lead, 0).astype(form.word)
+    mantissa = jnp.where(is_subnormal, subnormal, normal)
+    return mantissa, jnp.where(is_subnormal, 1 - lead, field)
 
 
 def _multiply(
@@ -161,14 +172,17 @@ def _multiply(
     """Return the highest word of the product n * K, the 3 limbs below it, and whether any bit below
     those is set.
     """
-    count, low_bits = limbs.shape[0], form.word((1 << form.limb) - 1)
-    carry, lows = jnp.zeros_like(n), []
+    count = limbs.shape[0]
+    low_bits = form.word((1 << form.limb) - 1)
+    carry = jnp.zeros_like(n)
+    lows = []
     for i in range(count):
         word = n * limbs[i] + carry
         carry = word >> form.limb
         lows.append(word & low_bits)
     *rest, c, b, a, _ = lows
-    below = (((a << form.limb) | b) << form.limb) | c
+    below = (a << form.limb) | b
+    below = (below << form.limb) | c
     below = below << (form.width - 3 * form.limb)
     # The low limbs of a product with a rounded reciprocal, at least 53 + p bits, are not exact.
     ignored = IGNORED if count == form.divisor_limbs else 0
@@ -187,19 +201,22 @@ def _round(
     drop = form.limb + jnp.clip(1 - exponent, 0, form.precision + 1)
     vanishes = drop > form.width
     drop = jnp.minimum(drop, form.width).astype(form.word)
-    kept = (word >> (drop - one)) >> 1
-    tail = word - ((kept << (drop - one)) << 1)
-    half = one << (drop - one)
+    drop_but_one = drop - one
+    kept = (word >> drop_but_one) >> 1
+    tail = word - ((kept << drop_but_one) << 1)
+    half = one << drop_but_one
     near = form.word(form.near_tie)
-    tie_above = (tail == half) & ((below < near) | ((below == near) & ~inexact))
-    tie_below = (tail == half - one) & (below > form.word(2**form.width - 1) - near)
+    # The true product is a tie, or so near to one that double would have rounded it to one.
+    is_near_above = (below < near) | ((below == near) & ~inexact)
+    is_near_below = below > ~near
+    tie_above = (tail == half) & is_near_above
+    tie_below = (tail == half - one) & is_near_below
     up = jnp.where(tie_above | tie_below, (kept & one) == one, tail >= half)
     highest = form.infinity >> (form.precision - 1)
     field = (jnp.clip(exponent, 1, highest) - 1).astype(form.word)
-    bits = (field << (form.precision - 1)) + kept + up.astype(form.word)
-    return jnp.where(
-        vanishes, form.word(0), jnp.minimum(bits, form.word(form.infinity))
-    )
+    bits = (field << (form.precision - 1)) + kept
+    bits = jnp.minimum(bits + up.astype(form.word), form.word(form.infinity))
+    return jnp.where(vanishes, form.word(0), bits)
 
 
 def product_of_either(
@@ -208,5 +225,6 @@ def product_of_either(
     """Return the product with `a` where `which`, else with `b`."""
     if a.limbs.shape[0] == 0:
         return jnp.where(which, product(form, bits, a), product(form, bits, b))
-    chosen = Factor(*(jnp.where(which, x, y) for x, y in zip(a, b, strict=True)))
-    return product(form, bits, chosen)
+    limbs = jnp.where(which, a.limbs, b.limbs)
+    exponent = jnp.where(which, a.exponent, b.exponent)
+    return product(form, bits, Factor(limbs, exponent))

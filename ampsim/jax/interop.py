@@ -37,12 +37,13 @@ FIELDS = {
 
 def _require_same(rule: Rule, theirs: Rule, framework: str, *free: str) -> None:
     """Raise unless both rules give the same scales, up to the constants in `free`."""
-    constants = [
-        machine.constants(each, divisor=True)._asdict() for each in (rule, theirs)
-    ]
+    ours = machine.constants(rule, divisor=True)
+    other = machine.constants(theirs, divisor=True)
     differing = ["delay"] if rule.delay != theirs.delay else []
     for name, field in FIELDS.items():
-        if name not in free and not _equal(*(each[name] for each in constants)):
+        if name in free:
+            continue
+        if not _equal(getattr(ours, name), getattr(other, name)):
             differing.append(field)
     if differing:
         raise ValueError(
@@ -70,7 +71,8 @@ def to_torch_state_dict(
     Raises:
         ValueError: If the rule has features that torch lacks.
     """
-    rule, state = loss_scale.rule, loss_scale.state
+    rule = loss_scale.rule
+    state = loss_scale.state
     constants = {name: getattr(rule, name) for name in CONSTANTS}
     kept = {name: getattr(rule, name) for name in ("delay", *elsewhere)}
     _require_same(rule, Rule(**constants, **kept), "torch")
@@ -124,7 +126,8 @@ def to_flax(loss_scale: LossScale) -> Any:
             which flax would round.
     """
     module = load("flax.training.dynamic_scale")
-    rule, state = loss_scale.rule, loss_scale.state
+    rule = loss_scale.rule
+    state = loss_scale.state
     made = module.DynamicScale(
         growth_factor=float(rule.growth_factor),
         backoff_factor=float(rule.backoff_factor),
@@ -159,7 +162,8 @@ def rule_of_flax(dynamic_scale: Any) -> Rule:
     """Return the rule that a flax ``DynamicScale`` follows under ``jit``, flushes and upper bound
     included.
     """
-    interval, low = int(dynamic_scale.growth_interval), dynamic_scale.minimum_scale
+    interval = int(dynamic_scale.growth_interval)
+    low = dynamic_scale.minimum_scale
     rule = dialects.get(
         "flax.DynamicScale",
         growth_factor=float(dynamic_scale.growth_factor),
@@ -194,8 +198,10 @@ def to_jmp(loss_scale: LossScale, *, jit: bool = True) -> Any:
             growth factor.
     """
     jmp = load("jmp")
-    rule, state = loss_scale.rule, loss_scale.state
-    factor, low = rule.growth_factor, rule.min_scale or 0.0
+    rule = loss_scale.rule
+    state = loss_scale.state
+    factor = rule.growth_factor
+    low = rule.min_scale or 0.0
     made = jmp.DynamicLossScale(
         loss_scale=jnp.array(np.float32(state.scale)),
         counter=jnp.array(state.growth_tracker, jnp.int32),

@@ -142,7 +142,8 @@ class LossScale:
         _check_state(rule, state)
         form = FORMATS[rule.arithmetic.dtype]
         padded = (state.scale,) * (rule.delay - len(state.pending)) + state.pending
-        has_hysteresis, has_delay = rule.hysteresis > 1, rule.delay > 0
+        has_hysteresis = rule.hysteresis > 1
+        has_delay = rule.delay > 0
         return cls(
             loss_scale=jnp.array(np.array(state.scale, form.dtype)),
             growth_tracker=_int32(state.growth_tracker),

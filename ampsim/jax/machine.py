@@ -109,7 +109,8 @@ def _doubles_and_halves(rule: Rule) -> bool:
 def _factors(rule: Rule, form: Format, limbs: int) -> tuple[Factor, Factor]:
     arithmetic = rule.arithmetic
     hold = arithmetic.round if arithmetic.round_factors else float
-    growth, backoff = hold(rule.growth_factor), hold(rule.backoff_factor)
+    growth = hold(rule.growth_factor)
+    backoff = hold(rule.backoff_factor)
     if arithmetic.backoff == "reciprocal":
         backoff = arithmetic.round(1.0 / growth)
     for name, value in (("growth_factor", growth), ("backoff_factor", backoff)):

@@ -56,7 +56,8 @@ def sweep(
         TypeError: If an object is no `Rule`, or the flags are text.
         ValueError: If a rule is not supported (see `LossScale.create`), or shapes do not match.
     """
-    rules, flags = list(rules), np.asarray(found_inf)
+    rules = list(rules)
+    flags = np.asarray(found_inf)
     form, delay = _shared_by_rules(rules)
     if flags.dtype.kind in "US":
         raise TypeError(
@@ -69,7 +70,8 @@ def sweep(
             "pass one row per rule"
         )
     start = np.array([init(rule).scale for rule in rules], form.dtype)
-    constants, found = machine.stacked(rules), flags.astype(bool)
+    constants = machine.stacked(rules)
+    found = flags.astype(bool)
     return _run(form, delay, summary, constants, start, found)  # type: ignore[no-any-return]
 
 
@@ -87,7 +89,8 @@ def _run(
     def one(
         constants: machine.Constants, start: Array, flags: Array
     ) -> Array | Summary:
-        zero, bits = jnp.zeros((), np.int32), exact_product.to_bits(form, start)
+        zero = jnp.zeros((), np.int32)
+        bits = exact_product.to_bits(form, start)
         queue = machine.Queue(bits, jnp.full((delay,), bits), zero)
 
         def body(carry: Any, found: Array) -> tuple[Any, Array | None]:

@@ -59,7 +59,8 @@ class Batch:
 
     def add(self, key: Key, grad: Tensor) -> None:
         """Count a gradient at once."""
-        scale, values = self.scale, grad.detach()
+        scale = self.scale
+        values = grad.detach()
         if values.is_sparse:
             values = values.coalesce().values()
         if _must_be_divided(scale):
@@ -73,7 +74,10 @@ class Batch:
         self._count_left()
         for pairs in self._single.values():
             self._send(pairs, torch.stack)
-        done, self._done, self._single, self._scale = self._done, [], {}, None
+        done = self._done
+        self._done = []
+        self._single = {}
+        self._scale = None
         return done
 
     @property
@@ -87,14 +91,14 @@ class Batch:
         return self._scale
 
     def _count_left(self) -> None:
-        left, self._left = self._left, {}
+        left = self._left
+        self._left = {}
         singly = bool(left) and _must_be_divided(self.scale)
         together: dict[torch.device, list[tuple[Key, Tensor]]] = {}
         for key, param in left.items():
             grad = param.grad
-            if (
-                grad is None
-            ):  # an optimizer stepped within the backward pass and cleared it
+            if grad is None:
+                # An optimizer stepped within the backward pass and cleared it.
                 continue
             if singly or grad.is_sparse:
                 self.add(key, grad)
@@ -109,7 +113,7 @@ class Batch:
         """Count, and start the copy to the host."""
         counts = count([tensor for _, tensor in pairs])
         self._done.append(
-            Counts(self.scale, [key for key, _ in pairs], Fetched([counts]))
+            Counts(self.scale, [key for key, _ in pairs], Fetched(counts))
         )
 
 

@@ -2,10 +2,14 @@
 number's bits.
 """
 
-SMALLEST, LARGEST = -149, 127
+SMALLEST = -149
+LARGEST = 127
 """Exponents of float32's lowest subnormal and highest binade; binade e is [2^e, 2^(e+1))."""
-ZERO, INF, NAN = 0, LARGEST - SMALLEST + 2, LARGEST - SMALLEST + 3
+ZERO = 0
+INF = LARGEST - SMALLEST + 2
+NAN = LARGEST - SMALLEST + 3
 """Indices into the counts; binade e has index ``e - SMALLEST + 1``."""
 BINS = NAN + 1
 FIRST_NORMAL = 24  # index of 2^-126; the 23 subnormal binades come before it
-MAGNITUDE, INF_BITS = 0x7FFFFFFF, 0x7F800000
+MAGNITUDE = 0x7FFFFFFF
+INF_BITS = 0x7F800000

@@ -23,13 +23,12 @@ from ampsim.probe.binades import BINS, FIRST_NORMAL, INF, INF_BITS, MAGNITUDE, N
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 _PIECE = 1 << 15  # elements that are searched for subnormals at a time
-_TOGETHER = (
-    1 << 17
-)  # elements that are counted together: 8 bytes each stay in the second-level cache
-_ROWS = 128  # tensors that are counted together: 256 exponents of each have an index of 15 bits
-_DEVICE_CHUNK = (
-    1 << 24
-)  # elements: index and temporaries take about 30 bytes per element
+# Elements that are counted together: 8 bytes each stay in the second-level cache.
+_TOGETHER = 1 << 17
+# Tensors that are counted together: 256 exponents of each have an index of 15 bits.
+_ROWS = 128
+# Elements: index and temporaries take about 30 bytes per element.
+_DEVICE_CHUNK = 1 << 24
 
 Bits = npt.NDArray[np.int32]
 Ints = npt.NDArray[np.int64]
@@ -94,7 +93,9 @@ def _on_host(tensors: list[Tensor]) -> Ints:
     ones in pieces.
     """
     counts = np.zeros((len(tensors), BINS + 1), np.int64)
-    rows, pieces, elements = list[int](), list[Tensor](), 0
+    rows = list[int]()
+    pieces = list[Tensor]()
+    elements = 0
 
     def count() -> None:
         found = _of_few(pieces)
@@ -102,14 +103,17 @@ def _on_host(tensors: list[Tensor]) -> Ints:
         counts[rows, BINS] = np.maximum(counts[rows, BINS], found[:, BINS])
 
     for row, tensor in enumerate(tensors):
-        flat, size = tensor.detach().flatten(), tensor.numel()
+        flat = tensor.detach().flatten()
+        size = tensor.numel()
         for start in range(0, size, _TOGETHER):
             piece = flat if size <= _TOGETHER else flat[start : start + _TOGETHER]
             if pieces and (
                 elements + piece.numel() > _TOGETHER or len(pieces) == _ROWS
             ):
                 count()
-                rows, pieces, elements = [], [], 0
+                rows = []
+                pieces = []
+                elements = 0
             rows.append(row)
             pieces.append(piece)
             elements += piece.numel()

@@ -97,7 +97,8 @@ def _narrowed(
 @contextmanager
 def _in_float32(module: nn.Module) -> Iterator[None]:
     """Run a module's forward without autocast, on its inputs in float32."""
-    own, forward = "forward" in vars(module), module.forward
+    own = "forward" in vars(module)
+    forward = module.forward
 
     def wide(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = pytree.tree_map(_widened, (args, kwargs))

@@ -123,7 +123,8 @@ class Histogram:
             )
         # Element x = scale * g of binade e is in [low, high) = scale * [2^e, 2^(e+1)).
         edges = scale * np.exp2(np.arange(SMALLEST, LARGEST + 2, dtype=np.float64))
-        low, high = edges[:-1], edges[1:]
+        low = edges[:-1]
+        high = edges[1:]
         # Ties go to the even neighbor: zero, and the smallest normal.
         half = fmt.smallest_subnormal / 2
         normal = fmt.smallest_normal - half

@@ -65,23 +65,18 @@ def calibrate(
     headroom = as_int("headroom", headroom, 0, "to start at the threshold pass 0")
     for passes, scale in enumerate(TRIALS, start=1):
         total, inner = _histograms(model, loss, scale)
-        if not (total.not_finite or inner.not_finite):
-            threshold, more = (
-                min(
-                    total.overflow_threshold(fmt),
-                    inner.overflow_threshold(fmt),
-                    2.0**126,
-                ),
-                1,
-            )
-            while not is_finite(
-                model, loss, threshold
-            ):  # a gradient inside a module was larger
-                threshold, more = threshold / 2, more + 1
-            init_scale = math.ldexp(threshold, -headroom)
-            return Calibration(
-                init_scale, threshold, total.lost(init_scale, fmt), passes + more
-            )
+        if total.not_finite or inner.not_finite:
+            continue
+        highest = total.overflow_threshold(fmt), inner.overflow_threshold(fmt)
+        threshold = min(*highest, 2.0**126)
+        passes += 1
+        while not is_finite(model, loss, threshold):
+            # A gradient inside a module was larger.
+            threshold /= 2
+            passes += 1
+        init_scale = math.ldexp(threshold, -headroom)
+        lost = total.lost(init_scale, fmt)
+        return Calibration(init_scale, threshold, lost, passes)
     raise ValueError(
         f"gradients are not finite at scales {', '.join(f'{scale:g}' for scale in TRIALS)}: expected finite "
         "gradients; the forward pass overflows or the batch has NaN: run ampsim.probe.find_fp32_modules"

@@ -39,7 +39,7 @@ class GradientRecord(NamedTuple):
 
 def _rows_of(step: int, counted: Counts) -> Iterator[GradientRecord]:
     """Yield one record per gradient, in the order of `counted`; waits for it."""
-    counts = counted.fetched.wait()[0].numpy()
+    counts = counted.fetched.wait().numpy()
     exponent = binade(counted.scale) or 0
     histograms = moved(counts[:, :BINS], -exponent) if exponent else counts[:, :BINS]
     largest = np.ldexp(largest_of(counts).astype(np.float64), -exponent).tolist()
@@ -166,7 +166,8 @@ class Probe:
             One record per gradient and sampled step, in the order of steps.
         """
         self._finish()
-        counted, self._counted = self._counted, []
+        counted = self._counted
+        self._counted = []
         rows: dict[tuple[int, Kind, str], GradientRecord] = {}
         for row in itertools.chain(*(_rows_of(*pair) for pair in counted)):
             key = row[:3]
@@ -187,17 +188,16 @@ class Probe:
     ) -> None:
         if not self.sampling:
             return
-        many = isinstance(outputs, (tuple, list))
-        for i, output in enumerate(outputs if many else [outputs]):
-            # A module's backward hooks forbid in-place changes of its output; hooks of a tensor do
-            # not.
-            if getattr(output, "requires_grad", False):
-                output.register_hook(
-                    partial(
-                        self._on_activation,
-                        ("activation", f"{name}[{i}]" if many else name),
-                    )
-                )
+        if not isinstance(outputs, (tuple, list)):
+            self._watch(name, outputs)
+            return
+        for i, output in enumerate(outputs):
+            self._watch(f"{name}[{i}]", output)
+
+    def _watch(self, name: str, output: Any) -> None:
+        # A module's backward hooks forbid in-place changes of its output; hooks of a tensor do not.
+        if getattr(output, "requires_grad", False):
+            output.register_hook(partial(self._on_activation, ("activation", name)))
 
     def _on_activation(self, key: Key, grad: Tensor) -> None:
         if self.sampling and grad.dtype in DTYPES:

@@ -122,7 +122,8 @@ class AsyncGradScaler:
         depth = as_int("depth", depth, 0, "to run synchronously pass depth=0")
         constants = (init_scale, growth_factor, backoff_factor, growth_interval)
         rule = make_rule(*constants, min_scale=min_scale, max_scale=max_scale)
-        self._device, self._allow_fp16 = torch.device(device), allow_fp16
+        self._device = torch.device(device)
+        self._allow_fp16 = allow_fp16
         self._check_at_step = check_at_step
         is_missing = self._device.type != "cpu" and not torch.accelerator.is_available()
         if enabled and is_missing:
@@ -342,7 +343,8 @@ class AsyncGradScaler:
     ) -> Any:
         if record.stage is Stage.STEPPED:
             raise refusals.STEPPED_TWICE.error()
-        optimizer, flags = call.optimizer, record.flags
+        optimizer = call.optimizer
+        flags = record.flags
         if record.stage is Stage.READY:
             flags = self._divide(call)
         elif self._check_at_step:
@@ -352,7 +354,8 @@ class AsyncGradScaler:
         if not flags:  # torch leaves the optimizer in this stage too
             self._complete(call, Stage.UNSCALED, flags)
             raise refusals.NOTHING_CHECKED.error()
-        result, skips = None, any(flags)
+        result = None
+        skips = any(flags)
         if not skips:
             if getattr(optimizer, "_step_supports_amp_scaling", False):
                 collect.lay_out_for_kernel(optimizer)
@@ -409,13 +412,16 @@ class AsyncGradScaler:
         last = self._last_scaled
         if last is None or last is ticket:
             return
-        loss_scale, scale = last.value.scale, ticket.value.scale
+        loss_scale = last.value.scale
+        scale = ticket.value.scale
         if loss_scale != scale:
             raise loss_scale_error(loss_scale, scale)
 
     def _divide(self, call: Call) -> tuple[Any, ...]:
         """Divide an optimizer's gradients that no other call has divided."""
-        scale, key, optimizer = call.ticket.value.scale, call.ticket.key, call.optimizer
+        scale = call.ticket.value.scale
+        key = call.ticket.key
+        optimizer = call.optimizer
         groups = self._groups(call)
         rest = undivided(optimizer, key)
         inverse = _number_on(1.0 / scale, _CPU)
@@ -490,7 +496,8 @@ class AsyncGradScaler:
         """
         if not self._enabled:
             return
-        state, runs_steps = self._shared.value, self._runs_steps()
+        state = self._shared.value
+        runs_steps = self._runs_steps()
         if ticket is None and runs_steps and self._launch is not None:
             raise RuntimeError(
                 "update() without a ticket on the optimizer's thread: expected it on the thread "

@@ -63,7 +63,9 @@ class Call:
     """
 
     def __init__(self, ticket: "Ticket", optimizer: Any, method: str = "step") -> None:
-        self.ticket, self.optimizer, self.method = ticket, optimizer, method
+        self.ticket = ticket
+        self.optimizer = optimizer
+        self.method = method
 
     is_over = False
     """Whether it has returned or raised: one store, which no interrupt can prevent."""
@@ -255,7 +257,8 @@ class AsyncState:
     def begin(self, key: int, *, uses_tickets: bool = True) -> "AsyncState":
         """Begin the next iteration; WouldBlockError if its version does not exist yet."""
         self.check_open()
-        number, value = self.next_version, self.next_value()
+        number = self.next_version
+        value = self.next_value()
         begun = Iteration(Ticket(self.begun, number, value, key))
         return self.replace(
             iterations=(*self.iterations, begun),
@@ -290,7 +293,8 @@ class AsyncState:
         Raises RuntimeError if another call has it, or if one was interrupted.
         """
         self.check_open()
-        optimizer, method = call.optimizer, call.method
+        optimizer = call.optimizer
+        method = call.method
         iteration = self.iteration(call.ticket, method)
         record = iteration.record(optimizer)
         if record.is_held:

@@ -65,7 +65,8 @@ def step(
     torch's own optimizers take no flag for a flag of 0, and then do not subtract it from the step
     count of every parameter. On the CPU the flag is known.
     """
-    before, flag = attributes_of(optimizer), given.found_inf
+    before = attributes_of(optimizer)
+    flag = given.found_inf
     if (
         flag is not None
         and flag.is_cpu
@@ -73,7 +74,8 @@ def step(
         and _is_read_by_torch_alone(optimizer)
     ):
         flag = None
-    optimizer.grad_scale, optimizer.found_inf = given.grad_scale, flag
+    optimizer.grad_scale = given.grad_scale
+    optimizer.found_inf = flag
     try:
         result = optimizer.step(*args, **kwargs)
     except BaseException:

@@ -151,7 +151,8 @@ class GradScaler(torch.amp.GradScaler):
                 )
             self._policy = PolicyRun(policy)
             init_scale = policy.init_scale
-            min_scale, max_scale = policy.min_scale, policy.max_scale
+            min_scale = policy.min_scale
+            max_scale = policy.max_scale
         check_choice("on_min_scale", on_min_scale, ("clamp", "warn", "raise"))
         super().__init__(device, init_scale, *constants, enabled)
         self._rule = Rule()  # the constants as they were given, to check later ones
@@ -162,7 +163,8 @@ class GradScaler(torch.amp.GradScaler):
             )
         self._min_scale, self._max_scale = bounds_of(self._rule)
         self._interval_is_new = False  # so the tracker may be above it
-        self._on_min_scale, self._checks_at_step = on_min_scale, check_at_step
+        self._on_min_scale = on_min_scale
+        self._checks_at_step = check_at_step
         self._allow_fp16 = allow_fp16
         self._ranks = None if group is None else Ranks(group, str(device))
         self._begin_process()
@@ -198,7 +200,8 @@ class GradScaler(torch.amp.GradScaler):
         Raises:
             ValueError: If `outputs` has an object that is neither a tensor nor an iterable.
         """
-        self._loss_scale, self._is_unread = None, False
+        self._loss_scale = None
+        self._is_unread = False
         return super().scale(outputs)
 
     def loss_value(self, loss: Tensor) -> Tensor:
@@ -295,7 +298,8 @@ class GradScaler(torch.amp.GradScaler):
             folds=folds,
             may_be_below_one=self._may_be_below_one(),
         )
-        state["found_inf_per_device"], state["stage"] = found, OptState.UNSCALED
+        state["found_inf_per_device"] = found
+        state["stage"] = OptState.UNSCALED
         if divisor is None:
             self._mark_divided(optimizer)
         else:
@@ -394,7 +398,8 @@ class GradScaler(torch.amp.GradScaler):
             # torch raises, or calls a client's `_unscale_grads_`.
             super()._check_inf_per_device(optimizer)
         else:
-            groups, found = self._scaled_groups(optimizer, allow_fp16=True), FoundInf()
+            groups = self._scaled_groups(optimizer, allow_fp16=True)
+            found = FoundInf()
             if any(device.type == "cpu" for device, _ in groups):
                 collect.lay_out_for_kernel(optimizer, plain=groups.plain)
             unscale.check(groups, found, scale if self._may_be_below_one() else None)

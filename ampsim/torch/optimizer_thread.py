@@ -43,7 +43,8 @@ class Job:
         on_error: OnError | None = None,
     ) -> None:
         self._work: Callable[[], Any] | None = work
-        self._shared, self._device = shared, device
+        self._shared = shared
+        self._device = device
         self._sent = record_event(device)
         self.finished: torch.Event | None = None
         self.on_error = on_error

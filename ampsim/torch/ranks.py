@@ -133,7 +133,8 @@ class Ranks:
 
 def _check_equal_keys(keys: Tensor) -> None:
     """Raise RuntimeError unless the largest of each key is the smallest too."""
-    highest, lowest = keys[:3].tolist(), keys[3:].neg().tolist()
+    highest = keys[:3].tolist()
+    lowest = keys[3:].neg().tolist()
     if highest != lowest:
         raise RuntimeError(
             "the ranks did not agree on found_inf: they are at iterations "

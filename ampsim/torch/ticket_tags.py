@@ -81,7 +81,8 @@ def _leaves_of(output: Tensor) -> Iterable[Tensor]:
     if output.grad_fn is None:
         yield output
         return
-    seen, waiting = {output.grad_fn}, [output.grad_fn]
+    seen = {output.grad_fn}
+    waiting = [output.grad_fn]
     while waiting:
         node = waiting.pop()
         if hasattr(node, "variable"):

@@ -62,7 +62,8 @@ class Carry(NamedTuple):
 @lru_cache
 def constants(rule: Rule) -> Constants:
     """Return what `run` needs to know of a rule."""
-    held, reset = rule.arithmetic, rule.hysteresis_reset
+    held = rule.arithmetic
+    reset = rule.hysteresis_reset
     factor = held.round if held.round_factors else float
     backoff = factor(
         rule.backoff_factor if held.backoff == "multiply" else rule.growth_factor
@@ -108,19 +109,24 @@ def run(
         if applied < logged:
             stop = min(stop, steps[applied] + 1)
         hit = _next_below(thresholds, minima, bits, scale, t, stop)
-        before, clean, t = newest, hit - t, hit
+        before = newest
+        clean = hit - t
+        t = hit
         growth_tracker += clean
         if c.clean_resets and clean > 0:
             overflows = 0
         if hit < stop:
             newest, overflows = _back_off(newest, overflows, c)
             skipped[skips] = hit
-            growth_tracker, skips, t = 0, skips + 1, hit + 1
+            growth_tracker = 0
+            skips += 1
+            t = hit + 1
         elif clean == wait:
             newest, overflows = _grow(newest, overflows, c)
             growth_tracker = 0
         if differ(before, newest):
-            steps[logged], scales[logged] = t - 1 + c.delay, newest
+            steps[logged] = t - 1 + c.delay
+            scales[logged] = newest
             logged += 1
         while applied < logged and steps[applied] < t:
             scale = scales[applied]
@@ -170,7 +176,8 @@ def _next_below(
     """Return the first step of [start, stop) whose threshold is below the scale, or `stop`; a
     block has 2**bits steps.
     """
-    block, last = start >> bits, ((stop - 1) >> bits) + 1
+    block = start >> bits
+    last = ((stop - 1) >> bits) + 1
     while True:
         block = _first_below(minima, scale, block, last)
         if block == last:
@@ -219,14 +226,17 @@ def block_minima(values: Array, block: int, out: Array) -> tuple[int, int]:
 
 
 def _compiled_block_minima(values: Array, block: int, out: Array) -> tuple[int, int]:
-    size, end = np.uint64(block), np.uint64(len(values))
+    size = np.uint64(block)
+    end = np.uint64(len(values))
     lowest = highest = values[0]
     for b in range(np.uint64(len(out))):
         least = most = values[b * size]
         for i in range(b * size, min(end, (b + np.uint64(1)) * size)):
-            least, most = min(least, values[i]), max(most, values[i])
+            least = min(least, values[i])
+            most = max(most, values[i])
         out[b] = least
-        lowest, highest = min(lowest, least), max(highest, most)
+        lowest = min(lowest, least)
+        highest = max(highest, most)
     return lowest, highest
 
 

@@ -223,13 +223,16 @@ def run_events(
     rule: Rule, index: ThresholdIndex, state: State, loop: Engine
 ) -> ThresholdReplay[State]:
     """Replay a rule without quirks from event to event; see `replay_thresholds`."""
-    c, bits = engine.constants(rule), index.block.bit_length() - 1
+    c = engine.constants(rule)
+    bits = index.block.bit_length() - 1
     waiting = _waiting(state, c.delay)
     trackers = int(state.growth_tracker), int(state.overflow_tracker)
     carry = engine.Carry(0, float(state.scale), float(state.newest), *trackers, 0, 0, 0)
-    skipped, changes = [], []
+    skipped = []
+    changes = []
     while carry.step < len(index):
-        room, log = np.empty(_ROOM, np.int64), np.empty(_ROOM + len(waiting), CHANGE)
+        room = np.empty(_ROOM, np.int64)
+        log = np.empty(_ROOM + len(waiting), CHANGE)
         log[: len(waiting)] = waiting
         carry = carry._replace(skips=0, logged=len(waiting), applied=0)
         carry = loop.run(
@@ -285,9 +288,11 @@ def _fold(
 ) -> ThresholdReplay[S]:
     skipped: list[int] = []
     changes: list[tuple[int, float]] = []
-    first, kind = state.scale, cast("type", type(rule))
+    first = state.scale
+    kind = cast("type", type(rule))
     for step, threshold in enumerate(map(float, index.thresholds)):
-        before, found_inf = state.scale, state.scale > threshold
+        before = state.scale
+        found_inf = state.scale > threshold
         if found_inf:
             skipped.append(step)
         amax = top / threshold if threshold else math.inf

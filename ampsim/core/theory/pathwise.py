@@ -234,7 +234,8 @@ def hysteresis_bound(rule: Rule) -> float:
     Raises:
         ValueError: If a finite step resets the hysteresis, so that there is no bound.
     """
-    reset, hysteresis = rule.hysteresis_reset, rule.hysteresis
+    reset = rule.hysteresis_reset
+    hysteresis = rule.hysteresis
     if "clean" in reset and hysteresis > 1:
         raise ValueError(
             f"hysteresis_reset={sorted(reset)}: expected no 'clean'; with it there is no bound (T10)"

@@ -50,12 +50,12 @@ class Counts(NamedTuple):
 
 def read(tensor: Tensor) -> Any:
     """Return the values of a tensor as a number or a list; of a device, a `Fetched`."""
-    return tensor.tolist() if tensor.is_cpu else Fetched([tensor.detach()])
+    return tensor.tolist() if tensor.is_cpu else Fetched(tensor.detach())
 
 
 def on_host(value: Any) -> Any:
     """Return the values that `read` returned or announced; waits for the device."""
-    return value.wait()[0].tolist() if isinstance(value, Fetched) else value
+    return value.wait().tolist() if isinstance(value, Fetched) else value
 
 
 def parameters_of(optimizers: list[Optimizer]) -> list[Tensor]:
@@ -139,7 +139,7 @@ def exponents_of(
         ]
         if pairs:
             table = counts_of_each([values for _, values in pairs])
-            counts.append(Counts([param for param, _ in pairs], Fetched([table])))
+            counts.append(Counts([param for param, _ in pairs], Fetched(table)))
     return counts
 
 

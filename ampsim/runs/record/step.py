@@ -72,7 +72,7 @@ class Step:
             self._add_norms(record, names)
         for params, counts in self.counts:
             histograms = record.setdefault("exponent_histograms", {})
-            for param, row in zip(params, counts.wait()[0].numpy(), strict=True):
+            for param, row in zip(params, counts.wait().numpy(), strict=True):
                 histograms[name_of(param, names)] = pack_counts(row[:BINS])
         for name, value in self.logged.items():
             record[name] = on_host(value)

@@ -131,7 +131,8 @@ def norm_and_check(groups: Groups, scale: Tensor) -> tuple[Tensor, FoundInf]:
     for a gradient above 2^64, is computed again in float64. On other devices that would be a wait,
     and the step is skipped although it might have been taken.
     """
-    home, found = scale.device, FoundInf()
+    home = scale.device
+    found = FoundInf()
     inverse = scale.double().reciprocal()
     number = norm_on_host(groups, 1.0)
     if number is None:
