@@ -21,6 +21,8 @@ from ampsim.runs.findings.evidence import (
 from ampsim.runs.findings.finding import Finding, number_text, table
 from ampsim.runs.read.history import NAMELESS, Series
 
+TOLD_AT_END = ("loss", "scale", "rate", "other")
+"""Roles of numbers of which no healthy run ends with NaN or inf."""
 FEW = 3
 """Records below which there is no verdict."""
 
@@ -59,11 +61,12 @@ def _alarms(run: Evidence) -> Iterator[str]:
     for alarm in run.kind("alarm"):
         if alarm.line >= begin and alarm.line not in known:  # before it are settings
             yield f"line {alarm.line} reports trouble ({alarm.text[:90]})"
-    for series in run.others:
+    shown = [each for each in run.history.series if each.role in TOLD_AT_END]
+    for series in shown:
         last = int(series.lines[-1])
         is_result = "loss" in series.name and last > run.end
-        lasts = len(series) > 1 and last >= 0.8 * run.end
-        if series.name != NAMELESS and (is_result or lasts):
+        lasts = lost_at_end(series) > 1 and last >= 0.8 * run.end
+        if series.name != NAMELESS and lost_at_end(series) and (is_result or lasts):
             yield f"the {series.label} is not finite at the end"
     for series in run.troubles:
         if (series.finite > 0).any():
@@ -92,6 +95,9 @@ def _doubts_of_norm(run: Evidence) -> Iterator[str]:
         late = lost(series.values[len(series) // 2 :])
         if late.sum() > len(late) / 4:
             yield f"the {series.label} is often not finite"
+    late, early = norm.finite[-3:], norm.finite[: len(norm.finite) // 2]
+    if len(early) >= 3 and np.median(late) > 1000 * np.median(early) > 0:
+        yield "the gradient norm rose a thousandfold"
     if len(norm.finite) >= 10 and not np.ptp(norm.values[-8:]):
         yield "the gradient norm stands still, as if no new one was computed"
 

@@ -162,8 +162,10 @@ def _is_other(series: Series, begin: int) -> bool:
     finite, has_steps = series.finite, np.isfinite(series.steps).any()
     if series.role != "scale":
         return False
-    if not len(finite) or (series.lines[-1] < begin and not has_steps):
+    if series.lines[-1] < begin and not has_steps:
         return True
+    if not len(finite):
+        return len(series) < 3
     is_setting = len(finite) == 1 or (len(finite) <= 4 and not has_steps)
     if (finite < 0).any() or (is_setting and not finite.any()):
         return True  # -1 and 0 ask for a dynamic scale
