@@ -174,7 +174,7 @@ def test_emitted_adapter_has_used_methods_only(framework):
     framework.Scaler = TORCH
     source, _ = write("scale_is_never_subnormal", "framework:Scaler")
     assert "def run(" in source
-    assert "def iterate_all(" not in source
+    assert "def fallen_to(" not in source
 
 
 # -----------------------------------------------------------------------------------------------------------

@@ -124,8 +124,11 @@ class StepAdapter(ScalerAdapter):
     def loss_scale(self, scaler: Driven) -> float:
         return scaler.scale_loss(1.0)
 
-    def iterate(self, scaler: Driven, found_inf: bool) -> float:
-        return scaler.step((1.0, math.inf if found_inf else 1.0, 1.0)).used
+    def iterate(
+        self, scaler: Driven, *found_inf: bool, optimizers: Sequence[Any] = ()
+    ) -> float:
+        bad = math.inf if any(found_inf) else 1.0
+        return scaler.step((1.0, bad, 1.0)).used
 
     def run(self, scaler: Driven, found_inf: Sequence[bool]) -> list[float]:
         delay = self.traits.delay

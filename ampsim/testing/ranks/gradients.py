@@ -70,15 +70,14 @@ class Sharded:
         if overflows and last is not None:
             last.view(-1)[-1] = INF
 
-    def held(self) -> list[object]:
+    def held(self) -> str:
         """Return every bit of parameters and optimizer state."""
-        values: list[object] = [*self.params]
+        tensors: list[Any] = [*self.params]
         for param in self.params:
-            state = self.optimizer.state.get(param, {})
-            values += [state[name] for name in sorted(state)]
-        return [*map(bits, values)]
+            tensors += self.optimizer.state.get(param, {}).values()
+        return repr([local(tensor).tolist() for tensor in tensors])
 
-    def has_moved(self, held: list[object]) -> bool | None:
+    def has_moved(self, held: str) -> bool | None:
         """Return whether what is held has changed; None without gradients or parameters."""
         if self.is_empty or not any(local(param).numel() for param in self.params):
             return None
@@ -102,13 +101,6 @@ def local(tensor: Any) -> Tensor:
     """Return the part of a tensor that is on this rank; it is all of any tensor but a DTensor."""
     part: Tensor = tensor.detach()
     return part.to_local() if hasattr(part, "to_local") else part
-
-
-def bits(value: object) -> object:
-    """Return a tensor as its bytes, whatever its dtype, and any other value as it is."""
-    if isinstance(value, Tensor):
-        return local(value).reshape(-1).view(torch.uint8).cpu().numpy().tobytes()
-    return value
 
 
 class WeightedSum(nn.Module):

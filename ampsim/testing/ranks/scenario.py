@@ -222,9 +222,7 @@ def _parted(owners: list[Sharded], parts: Parts) -> list[Sharded]:
     return owners[::-1] if parts == "steps in another order" else owners
 
 
-def _seen(
-    scaler: Any, used: float, owners: list[Sharded], before: list[list[object]]
-) -> Seen:
+def _seen(scaler: Any, used: float, owners: list[Sharded], before: list[str]) -> Seen:
     pairs = zip(owners, before, strict=True)
     return Seen(
         used=used,

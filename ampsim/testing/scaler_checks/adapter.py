@@ -47,11 +47,20 @@ class ScalerAdapter:
         """Return the factor by which the scaler multiplies a loss."""
         return float(scaler.scale(torch.ones(())))
 
-    def iterate(self, scaler: Any, found_inf: bool) -> float:
-        """Run one iteration and return its loss scale."""
+    def iterate(
+        self, scaler: Any, *found_inf: bool, optimizers: Sequence[Any] = ()
+    ) -> float:
+        """Run one iteration of the adapter's optimizer and return its loss scale.
+
+        With `optimizers`, which have one parameter each, run them all, with a flag for each.
+        """
+        optimizers = optimizers or [self.optimizer]
         scale = float(scaler.scale(torch.ones(())))
-        self.param.grad = gradient(scale, found_inf)
-        scaler.step(self.optimizer)
+        for optimizer, overflows in zip(optimizers, found_inf):
+            (param,) = optimizer.param_groups[0]["params"]
+            param.grad = gradient(scale, overflows)
+        for optimizer in optimizers:
+            scaler.step(optimizer)
         scaler.update()
         return scale
 
@@ -82,22 +91,6 @@ class ScalerAdapter:
         scaler.update()
         moved: Scales = (-weights).tolist()
         return moved
-
-    def iterate_all(
-        self,
-        scaler: Any,
-        optimizers: Sequence[torch.optim.Optimizer],
-        overflows: Sequence[bool],
-    ) -> float:
-        """Run one iteration of optimizers of one parameter each, and return its loss scale."""
-        scale = float(scaler.scale(torch.ones(())))
-        for optimizer, found_inf in zip(optimizers, overflows):
-            (param,) = optimizer.param_groups[0]["params"]
-            param.grad = gradient(scale, found_inf)
-        for optimizer in optimizers:
-            scaler.step(optimizer)
-        scaler.update()
-        return scale
 
     def assert_scales(
         self,

@@ -7,8 +7,6 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
-import torch
-
 from ampsim.core.formats import far_power
 from ampsim.core.machine import Rule, round_to_float32
 from ampsim.core.properties import History
@@ -65,19 +63,13 @@ class Example(ScalerAdapter):
     def loss_scale(self, scaler: Any) -> float:
         return self._used(super().loss_scale(scaler))
 
-    def iterate(self, scaler: Any, found_inf: bool) -> float:
-        self.events.append("inf" if found_inf else "clean")
-        return self._used(super().iterate(scaler, found_inf))
-
-    def iterate_all(
-        self,
-        scaler: Any,
-        optimizers: Sequence[torch.optim.Optimizer],
-        overflows: Sequence[bool],
+    def iterate(
+        self, scaler: Any, *found_inf: bool, optimizers: Sequence[Any] = ()
     ) -> float:
-        events = ["inf" if found_inf else "clean" for found_inf in overflows]
+        events = ["inf" if overflows else "clean" for overflows in found_inf]
         self.events.append("+".join(events))
-        return self._used(super().iterate_all(scaler, optimizers, overflows))
+        scale = super().iterate(scaler, *found_inf, optimizers=optimizers)
+        return self._used(scale)
 
     def run(self, scaler: Any, found_inf: Sequence[bool]) -> Scales:
         """Run a scaler; where torch's calls lead to its minimum and it gives up, that is the last

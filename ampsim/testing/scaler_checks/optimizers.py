@@ -33,7 +33,7 @@ def optimizers_share_one_scale(case: ScalerAdapter, found_inf: list[Three]) -> N
     expected = case.expected_scales(found_inf, growth_interval=3)
     for overflows, due in zip([*found_inf, FINITE], expected):
         before = [param.tolist() for param in params]
-        scale = case.iterate_all(scaler, optimizers, overflows)
+        scale = case.iterate(scaler, *overflows, optimizers=optimizers)
         assert scale == due, f"the scale is {scale}, expected {due}"
         for param, was, own in zip(params, before, overflows):
             overflow = any(overflows) if case.traits.skips == "all" else own

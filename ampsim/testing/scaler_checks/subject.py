@@ -181,6 +181,6 @@ def _probed(subject: Subject) -> Iterator[tuple[str, str]]:
         yield "pickle", f"pickling raised {type(error).__name__}: {error}"
     scaler = subject.make_default()
     adapter = subject.adapter(lambda **_: scaler, subject.traits)
-    adapter.iterate(scaler, found_inf=False)
+    adapter.iterate(scaler, False)
     if not hasattr(scaler, "last_step"):
         yield "skip_report", "no last_step after step()"
