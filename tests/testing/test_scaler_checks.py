@@ -31,6 +31,7 @@ from ampsim.testing.scaler_checks.subject import as_subject, find  # noqa: E402
 from ampsim.testing.scaler_checks.traits import FEATURES  # noqa: E402
 from ampsim.torch import AsyncGradScaler, GradScaler  # noqa: E402
 from tests.test_cli import run  # noqa: E402
+from tests.testing.handwritten_scalers import DividesBeforeItRefuses  # noqa: E402
 
 torch.set_num_threads(1)
 TORCH = torch.amp.GradScaler
@@ -326,6 +327,12 @@ def test_scaler_assertion_counts_as_raised():
         RaisedError, match="skips_stay_within_budget: raised AssertionError: mine"
     ):
         CHECKS["skips_stay_within_budget"](Asserts)
+
+
+def test_failed_calls_are_shown():
+    said = message("call_sequences_match_torch", DividesBeforeItRefuses)
+    assert said[0].startswith("call_sequences_match_torch: unscale_ left the gradient")
+    assert "  history  scale 0, clean 0, step 0, unscale_ 0" in said
 
 
 def test_failing_schedule_is_shown():
