@@ -24,7 +24,6 @@ from ampsim.cli.terminal import (
     print_table,
     usage_errors,
 )
-from ampsim.core.files import write_atomically
 
 if TYPE_CHECKING:
     from ampsim.testing.check import Check, Result
@@ -34,8 +33,7 @@ if TYPE_CHECKING:
     from ampsim.testing.scaler_checks.check import ScalerCheck
 
 NO_RESULT = 3  # exit status; `explain` uses it for logs with too little information
-KNOWN = "ampsim.testing.known_failures:TORCH"
-EXPECTED = Path("expected.json")  # that --propose writes
+FEW = 3  # failures that declarations may settle, beyond which --propose saves work
 Expected = Mapping[str, str]
 
 
@@ -51,7 +49,7 @@ def check_scalers(
     examples: options.Examples = None,
     seed: options.Seed = None,
     propose: options.Propose = False,
-    force: options.Force = False,
+    strict: options.Strict = False,
     trait: options.Traits = None,
     unsupported: options.Unsupported = None,
     time_limit: options.TimeLimit = None,
@@ -62,15 +60,15 @@ def check_scalers(
 ) -> None:
     """Run the checks on a loss scaler.
 
-    Each target gets a column. For torch's scaler and its subclasses, pass --expect
-    ampsim.testing.known_failures:TORCH.
+    Each target gets a column. A failure that torch.amp.GradScaler has too is expected (xfailed),
+    unless you pass --strict.
 
     A line `hint` shows how to declare a difference that is intentional; a declared difference is no
     finding. A line `repeat` is the command that repeats a failure; a line `emit` writes a test of it.
     A check that hangs or ends its process fails; a second hang stops the run. A check may take 60
     seconds of CPU time, or one second per example if that is longer.
 
-    Example: ampsim check torch.amp:GradScaler --check scale_is_never_subnormal
+    Example: ampsim check torch.amp:GradScaler --strict --check scale_is_never_subnormal
     """
 
     def judge(expected: Expected) -> "Report":
@@ -88,10 +86,7 @@ def check_scalers(
         for name in targets:
             expect_kind(Path(name), "module:attribute")
         if propose:
-            proposed, known = _propose(
-                targets, checks, generated, declared, force=force
-            )
-            declared, expected = proposed, {**known, **expected}
+            declared = _propose(targets, checks, generated, declared)
         if limit and FORKS:
             warm_up()
         begins = {
@@ -101,13 +96,30 @@ def check_scalers(
                 *generated,
                 expected,
                 limit,
+                strict,
             )
             for name in targets
         }
         # After checks ran in this process, torch's threads would not survive a fork.
-        return run_checks(begins, checks, 0.0 if propose else limit)
+        report = run_checks(begins, checks, 0.0 if propose else limit)
+        if not propose:
+            _advise(report)
+        return report
 
     report_checks(judge, expect, xfail, report)
+
+
+def _advise(report: "Report") -> None:
+    """Print the command that proposes traits for a scaler with several findings that they settle."""
+    from ampsim.testing.check import hint_of
+
+    hinted = [each.target for each in report.findings if hint_of(each.text)]
+    for name in dict.fromkeys(hinted):
+        count = hinted.count(name)
+        if count >= FEW:
+            err.print(
+                f"{count} failures may be intended: run ampsim check --propose {name}"
+            )
 
 
 def _propose(
@@ -115,10 +127,8 @@ def _propose(
     checks: "Sequence[ScalerCheck]",
     generated: "Examples",
     declared: Mapping[str, Any],
-    *,
-    force: bool,
-) -> tuple[dict[str, Any], dict[str, str]]:
-    """Print the traits that a scaler shows, and write its known failures to expected.json."""
+) -> dict[str, Any]:
+    """Print and return the traits that a scaler shows."""
     from ampsim.testing.scaler_checks.subject import find
     from ampsim.testing.scaler_checks.suggest_traits import propose, questions, written
 
@@ -126,26 +136,19 @@ def _propose(
         raise ValueError(f"--propose: expected one TARGET, not {len(targets)}")
     subject = find(targets[0], **declared)
     subject.try_out()
-    if EXPECTED.exists() and not force:
-        raise ValueError(
-            f"--propose: {EXPECTED} exists; move it, or replace it with --force"
-        )
-    scaler, known = propose(
+    scaler = propose(
         subject, checks, lambda check, other: check.passes(other, generated)
     )
-    write_atomically(EXPECTED, json.dumps(known, indent=1).encode() + b"\n")
     differences = scaler.traits.differences()
-    options = [*scaler.traits.as_options(), "--expect", str(EXPECTED)]
-    command = ["ampsim", "check", targets[0], *options]
+    command = ["ampsim", "check", targets[0], *scaler.traits.as_options()]
     for line in (
         "Differences from torch's scaler. Declare those that are intentional, and fix the others:",
         f"  Traits({written(differences)})",
         *(f"  {question}" for question in questions(subject, scaler.traits)),
-        f"{EXPECTED}: {len(known)} failures inherited from torch.amp.GradScaler",
         f"next: {shlex.join(command)}",
     ):
         err.print(line)
-    return differences, known
+    return differences
 
 
 def check_ranks(
@@ -268,6 +271,7 @@ def _expected(text: str | None) -> dict[str, str]:
 
 def show_table(judged: "Report") -> None:
     """Print a table, the findings, and a summary."""
+    from ampsim.testing.check import hint_of
     from ampsim.testing.report import COLOURS, sign
 
     table = bold_table("level")
@@ -283,10 +287,13 @@ def show_table(judged: "Report") -> None:
     print_table(table)
     out.print()
     texts = [text for _, text in judged.at_length()]
+    hinted = [text for text in texts if hint_of(text)]
     for text in texts:
+        if hinted and text is hinted[0]:
+            out.print(
+                "Differences that a declaration may settle, if they are intended:\n"
+            )
         out.print(f"{text}\n")
-    if any("\n  known  " in text for text in texts):
-        out.print(f"known: to expect these failures, pass --expect {KNOWN}")
     reasons = [*judged.reasons("skipped"), *judged.reasons("xfailed")]
     for line in [*reasons, *judged.summary()]:
         out.print(line)

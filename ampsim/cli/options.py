@@ -121,8 +121,13 @@ Propose = Annotated[
     bool,
     typer.Option(
         "--propose",
-        help="For a new scaler: print the traits that it shows, write known failures to expected.json, "
-        "and show what is left.",
+        help="For a new scaler: print the traits that it shows, and what is left if they are declared.",
+    ),
+]
+Strict = Annotated[
+    bool,
+    typer.Option(
+        "--strict", help="Count the failures that torch.amp.GradScaler has too."
     ),
 ]
 Levels = Annotated[
@@ -145,7 +150,7 @@ def declared_traits(
     traits: Sequence[str], unsupported: Sequence[str]
 ) -> dict[str, Any]:
     """Return what `--trait` and `--unsupported` declare, as arguments of `Traits`."""
-    from ampsim.testing.scaler_checks.traits import NO_OPTION, Traits
+    from ampsim.testing.scaler_checks.traits import CLAIMED, NO_OPTION, Traits
 
     given = settings(
         "--trait",
@@ -157,7 +162,10 @@ def declared_traits(
         "clean",
         "growth",
         "backoff",
+        *CLAIMED,
     )
+    if "supported" in given:
+        given["supported"] = frozenset(str(given["supported"]).split(","))
     known = {field.name for field in fields(Traits)} - {*NO_OPTION}
     for name in given.keys() - known:
         raise ValueError(

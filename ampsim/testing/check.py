@@ -177,7 +177,7 @@ def findings(results: Sequence[Result]) -> list[Result]:
 
 def by_cause(results: Sequence[Result]) -> list[tuple[Result, str]]:
     """Return results with their texts, merged if a target raises the same exception or has the same
-    hint.
+    hint; those with a hint, which a declaration may settle, are last.
     """
     groups: dict[tuple[str, str], list[Result]] = {}
     for each in results:
@@ -188,15 +188,20 @@ def by_cause(results: Sequence[Result]) -> list[tuple[Result, str]]:
         if others:
             text += f"\n  also     {', '.join(each.check.name for each in others)}"
         merged.append((first, text))
-    return merged
+    return sorted(merged, key=lambda each: bool(hint_of(each[0].text)))
+
+
+def hint_of(text: str) -> str:
+    """Return the line of a failure that says how to declare the difference; "" for none."""
+    _, *lines = text.splitlines() or [""]
+    return next((line for line in lines if line.startswith("  hint  ")), "")
 
 
 def _cause(result: Result) -> str:
     """Return the hint of a finding, or what was raised; else its own text."""
-    first, *lines = result.text.splitlines() or [""]
-    seen = first.partition(": ")[2]
-    hints = [line for line in lines if line.startswith("  hint  ")]
-    return next(iter(hints), seen if seen.startswith("raised ") else result.text)
+    seen = result.text.partition("\n")[0].partition(": ")[2]
+    own = seen if seen.startswith("raised ") else result.text
+    return hint_of(result.text) or own
 
 
 def without_findings(results: Iterable[Result]) -> list[Result]:

@@ -11,6 +11,12 @@ _FUSED = "https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/native/c
 _SHARDED = "https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/fsdp/sharded_grad_scaler.py"
 _ISSUE = "https://github.com/pytorch/pytorch/issues/"
 
+# At the limits of float32: torch.amp.GradScaler's own, which no other scaler has to repeat.
+_FLOAT32 = {
+    "no_nonfinite_step_below_scale_one": f"only the scaled gradient is checked: {_ISSUE}96755, {_ISSUE}99640",
+    "scale_is_never_subnormal": f"no min_scale: {_ISSUE}157436",
+    "scale_recovers_after_overflows": f"the scale is 0 after 166 overflows, and 0 * growth is 0: {_ISSUE}99640",
+}
 TORCH = {  # torch.amp.GradScaler of torch 2.13, and what inherits from it
     "last_step_reports_skip": f"no attribute reports a skipped step: {_ISSUE}67590",
     "positional_closure_raises": f"step() checks only for the keyword: {_SOURCE}",
@@ -23,10 +29,22 @@ TORCH = {  # torch.amp.GradScaler of torch 2.13, and what inherits from it
     "no_nonfinite_step_after_unscale": f"unscale_() checks gradients, and step() does not again: {_ISSUE}97415",
     "state_dict_is_atomic": f"scale and growth tracker are read one after the other: {_SOURCE}",
     "invalid_state_dict_changes_nothing": f"keys are loaded one by one: {_SOURCE}",
-    "no_nonfinite_step_below_scale_one": f"only the scaled gradient is checked: {_ISSUE}96755, {_ISSUE}99640",
-    "scale_is_never_subnormal": f"no min_scale: {_ISSUE}157436",
-    "scale_recovers_after_overflows": f"the scale is 0 after 166 overflows, and 0 * growth is 0: {_ISSUE}99640",
+    **_FLOAT32,
 }
+
+
+def known(check: str, *, inherits: bool) -> str | None:
+    """Return why a failure of a check is no finding: torch.amp.GradScaler fails it too; else None.
+
+    Args:
+        check: Name of the check.
+        inherits: Whether the scaler inherits from torch's. If not, it has no reason to fail at the
+            limits of float32, where the scale is lost.
+    """
+    if check not in TORCH or (check in _FLOAT32 and not inherits):
+        return None
+    return f"known: torch.amp.GradScaler fails this too: {TORCH[check]}"
+
 
 _ALONE = "it does not synchronize across ranks, which plain tensors need: https://github.com/facebookresearch/fairscale/pull/179"
 # torch.amp.GradScaler, of plain tensors; DTensors, as FSDP2's, reduce the flag themselves

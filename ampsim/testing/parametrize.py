@@ -25,6 +25,7 @@ def parametrize_with_checks(
     checks: Sequence[str] | None = None,
     levels: Sequence[int] | None = None,
     expected_failures: Expected | Callable[[Subject], Expected] | None = None,
+    strict: bool = False,
     examples: int | None = None,
     seed: int | None = None,
 ) -> pytest.MarkDecorator:
@@ -50,7 +51,9 @@ def parametrize_with_checks(
         levels: Levels of checks, for scalers, as `check_scaler` takes them; None is all.
         expected_failures: Name of a check -> reason, with a link; for scalers also a function of
             the `Subject` that returns such a mapping. An expected failure that passes fails, except
-            one of `known_failures.TORCH` for a class that inherits from torch's scaler.
+            one of `known_failures.TORCH`.
+        strict: Whether failures that `torch.amp.GradScaler` has too fail a test of a scaler. By
+            default they are expected.
         examples: Maximum number of generated examples per check of scalers; None follows the
             hypothesis profile that is loaded, or 60 without a profile. ``pytest --ampsim-examples``
             replaces it.
@@ -68,7 +71,8 @@ def parametrize_with_checks(
         selected = [
             replace(check, **dials) for check in scalers.chosen(levels, names=checks)
         ]
-        cases = _of_scalers(targets, selected, expected_failures or {})
+        expected = expected_failures or {}
+        cases = _of_scalers(targets, selected, expected, strict=strict)
         return pytest.mark.parametrize(("scaler", "check"), cases)
     if callable(expected_failures) or levels is not None:
         raise TypeError(
@@ -82,6 +86,8 @@ def _of_scalers(
     targets: Sequence[object],
     checks: Sequence[ScalerCheck],
     expected_failures: Expected | Callable[[Subject], Expected],
+    *,
+    strict: bool,
 ) -> list[Any]:
     cases = []
     for subject in map(as_subject, targets):
@@ -90,9 +96,11 @@ def _of_scalers(
             expected = expected(subject)
         scalers.chosen(expected=expected)  # raises for an unknown name
         for check in checks:
-            reason = expected.get(check.name)
             lack = check.skip_reason(subject)
-            marks = _xfail(reason, strict=scalers.is_strict(check, subject, reason))
+            reason, may_pass = scalers.expectation(
+                check, subject, expected, strict=strict
+            )
+            marks = _xfail(reason, strict=not may_pass)
             if lack:
                 marks = [pytest.mark.skip(reason=lack)]
             name = f"{subject.name}-{check.name}"

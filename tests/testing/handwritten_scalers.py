@@ -23,6 +23,8 @@ class Stranger:
     an update.
     """
 
+    supported = frozenset({"float16", "misuse_errors", "threads"})
+
     def __init__(
         self,
         init_scale=2.0**16,

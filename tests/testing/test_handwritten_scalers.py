@@ -52,6 +52,22 @@ def test_drop_in_must_match_torch_errors():
         CHECKS["call_sequences_match_torch"](Subject(Stranger, Traits(drop_in=True)))
 
 
+class ConvertsLoss(Stranger):
+    """As DeepSpeed's: the loss is converted to float32, also from float64."""
+
+    def scale(self, outputs):
+        if isinstance(outputs, torch.Tensor):
+            outputs = outputs.float()
+        return super().scale(outputs)
+
+
+def test_loss_may_become_float32():
+    check = CHECKS["loss_is_multiplied_by_scale"]
+    check(ConvertsLoss)
+    with pytest.raises(BrokenError, match="became"):
+        check(Subject(ConvertsLoss, Traits(drop_in=True)))
+
+
 # ------------------------------------------------------------------------------------------- how it
 # is constructed
 

@@ -129,6 +129,10 @@ def test_findings_with_one_cause_are_merged():
         replace(each, text=f"{each.text}\n  hint     a min_scale") for each in apart
     ]
     assert len(Report(hinted).at_length()) == 1
+    assert [each for each, _ in by_cause([hinted[0], apart[1]])] == [
+        apart[1],
+        hinted[0],
+    ]
 
 
 def test_aborted_check_is_no_finding():

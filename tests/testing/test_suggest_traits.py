@@ -24,8 +24,10 @@ from ampsim.testing.scaler_checks.suggest_traits import (  # noqa: E402
     propose,
     questions,
 )
+from ampsim.testing.scaler_checks.traits import CLAIMED  # noqa: E402
 from ampsim.torch import AsyncGradScaler  # noqa: E402
 from tests.testing.handwritten_scalers import (  # noqa: E402
+    DividesTwice,
     HasAFloorOfOne,
     HasMaxScale,
     MisuseError,
@@ -170,6 +172,47 @@ class SavesNoConstants(Stranger):
         self.now = saved["now"]
 
 
+class RestoresNoConstants(Stranger):
+    def load_state_dict(self, saved):
+        self.now = (saved["S"], saved["n"])
+
+
+class SavesHalf(SavesNoConstants):
+    def load_state_dict(self, saved):
+        scale, streak = saved["now"]
+        self.now = (scale, max(0, streak - 1))
+
+
+class BacksOffByGrowth(Stranger):
+    def lowered(self, scale):
+        return scale / self.up
+
+
+class Stuck(Stranger):
+    """After one overflow it sees an overflow in each step."""
+
+    found = False
+
+    def advance(self, found):
+        self.found = self.found or found
+        super().advance(self.found)
+
+    def lowered(self, scale):
+        return max(super().lowered(scale), 1.0)
+
+    def raised(self, scale):
+        return min(super().raised(scale), 2.0**24)
+
+
+class NoFloor(Stranger):
+    def lowered(self, scale):
+        return scale * self.down
+
+
+class ClaimsNothing(AcceptsMisuse):
+    supported = frozenset()
+
+
 class SavesNothing(Stranger):
     state_dict = property()
 
@@ -198,6 +241,11 @@ class TakesNoScale(Stranger):
         (KeepsDouble, "scale_is_never_infinite", "Traits(scale_dtype='float64')"),
         (KnowsNoFactors, "scale_is_exact_float32", "Traits(unsupported={'factors'})"),
         (SavesNothing, DECLARED, "Traits(unsupported={'state_dict'})"),
+        (
+            SavesNoConstants,
+            "state_dict_continues_run",
+            "Traits(unsupported={'saved_constants'})",
+        ),
         (TakesNoScale, DECLARED, "Traits(unsupported={'override'})"),
         (TellsNoSkip, DECLARED, "unsupported={'skip_report'}"),
         (HasAFloorOfOne, "overflow_backs_off_once", "min_scale=1.0"),
@@ -260,24 +308,63 @@ class HasAFloor(torch.amp.GradScaler):
         self._scale.clamp_(min=1.0)
 
 
-def test_subclass_may_pass_torch_failures(monkeypatch):
+def test_known_failure_may_pass(monkeypatch):
     [check] = judge.chosen(names=["scale_recovers_after_overflows"])
     floored = as_subject(HasAFloor, Traits(min_scale=1.0))
-    assert [
-        each.outcome
-        for each in judge.run_checks(floored, [check], expected=known_failures.TORCH)
-    ] == ["passed"]
-    monkeypatch.setitem(known_failures.TORCH, "skipped_step_changes_nothing", "a link")
-    names = ["skipped_step_changes_nothing"]
-    for scaler, outcome in ((torch.amp.GradScaler, "xpassed"), (HasAFloor, "passed")):
-        [mended] = judge.run_checks(
-            scaler, judge.chosen(names=names), expected=known_failures.TORCH
-        )
-        assert mended.outcome == outcome
-        [case] = parametrize_with_checks(
-            [scaler], checks=names, expected_failures=known_failures.TORCH
-        ).args[1]
-        assert case.marks[0].kwargs["strict"] == (outcome == "xpassed")
+    for expected in ({}, known_failures.TORCH):
+        [result] = judge.run_checks(floored, [check], expected=expected)
+        assert result.outcome == "passed"
+    own = {check.name: "a reason of its own"}
+    [result] = judge.run_checks(floored, [check], expected=own)
+    assert result.outcome == "xpassed"
+
+
+@pytest.mark.parametrize(
+    ("scaler", "name", "is_known"),
+    [
+        (HasAFloor, "gradients_are_divided_once", True),
+        (
+            UnscalesByTheScaleOfTheMoment,
+            "update_between_steps_keeps_gradients_correct",
+            True,
+        ),
+        (torch.amp.GradScaler, "scale_is_never_subnormal", True),
+        (NoFloor, "scale_is_never_subnormal", False),  # of its own making
+    ],
+)
+def test_torch_failures_are_expected(scaler, name, is_known):
+    [check] = judge.chosen(names=[name])
+
+    def outcome(**options):
+        [result] = judge.run_checks(scaler, [check], examples=FEW, **options)
+        [case] = parametrize_with_checks([scaler], checks=[name], **options).args[1]
+        marks = [(mark.name, mark.kwargs["strict"]) for mark in case.marks]
+        assert marks == [("xfail", False)] * (result.outcome == "xfailed")
+        return result.outcome
+
+    assert outcome() == ("xfailed" if is_known else "failed")
+    assert outcome(strict=True) == "failed"
+
+
+def test_claimed_features_are_asked():
+    names = [name for name, each in CHECKS.items() if {*each.needs} & CLAIMED]
+    checks = judge.chosen(names=names)
+    results = [*judge.run_checks(ClaimsNothing, checks, examples=FEW)]
+    assert {each.outcome for each in results} == {"skipped"}
+    assert {
+        name: reason
+        for name, reason in as_subject(ClaimsNothing).unsupported.items()
+        if name in CLAIMED
+    } == {
+        name: "asked of subclasses of torch's scaler, or with "
+        f"Traits(supported={{{name!r}}})"
+        for name in CLAIMED
+    }
+    for traits in (Traits(supported=CLAIMED), Traits(drop_in=True)):
+        claims = as_subject(ClaimsNothing, traits)
+        assert not claims.unsupported.keys() & CLAIMED
+    [result] = judge.run_checks(claims, judge.chosen(names=["misuse_raises"]))
+    assert result.outcome == "failed"
 
 
 class LosesItsStreak(NoSetters):
@@ -310,7 +397,8 @@ def passes(check, scaler):
 @pytest.mark.parametrize(
     ("scaler", "name"),
     [
-        (SavesNoConstants, "state_dict_continues_run"),
+        (RestoresNoConstants, "state_dict_continues_run"),
+        (SavesHalf, "state_dict_continues_run"),
         (TakesAgain, "call_sequences_match_torch"),
         (AcceptsMisuse, "misuse_raises"),
         (
@@ -321,16 +409,15 @@ def passes(check, scaler):
 )
 def test_proposal_excuses_no_failure(scaler, name):
     checks = judge.chosen(names=[name])
-    proposed, known = propose(as_subject(scaler), checks, passes)
-    assert not proposed.traits.unsupported & {"misuse_errors", "saved_constants"}
-    assert (passes(checks[0], proposed), known) == (False, {})
+    proposed = propose(as_subject(scaler), checks, passes)
+    assert "misuse_errors" not in proposed.traits.unsupported
+    assert not passes(checks[0], proposed)
 
 
 def test_proposal_leaves_the_fault():
     checks = judge.chosen(names=FAULTY)
-    scaler, known = propose(as_subject(LosesItsStreak), checks, passes)
+    scaler = propose(as_subject(LosesItsStreak), checks, passes)
     assert scaler.traits == Traits(unsupported={"setters", "skip_report"})
-    assert known == {}
     failed = [
         each
         for each in judge.run_checks(scaler, checks, examples=60)
@@ -339,9 +426,32 @@ def test_proposal_leaves_the_fault():
     assert {each.check.name for each in failed} == {"state_dict_continues_run"}
 
 
-def test_proposal_expects_known_failures():
-    checks = judge.chosen(levels=[5])
-    scaler, known = propose(as_subject(torch.amp.GradScaler), checks, passes)
-    assert not scaler.traits.differences()
-    failed = {each.name for each in checks} & known_failures.TORCH.keys()
-    assert known == {name: known_failures.TORCH[name] for name in failed}
+@pytest.mark.parametrize(
+    ("scaler", "declared"),
+    [
+        (torch.amp.GradScaler, Traits()),
+        (Stranger, Traits()),
+        (HasMaxScale, Traits(max_scale=2.0**16)),
+        (SavesNoConstants, Traits(unsupported={"saved_constants"})),
+        (BacksOffByGrowth, Traits(unsupported={"factors"})),
+        # Its fault keeps each check failing, with the bounds and without.
+        (Stuck, Traits(min_scale=1.0, max_scale=2.0**24)),
+    ],
+)
+def test_observed_facts_are_proposed(scaler, declared):
+    checks = judge.chosen(names=["finite_step_never_lowers_scale"])
+    assert propose(as_subject(scaler), checks, passes).traits == declared
+
+
+@pytest.mark.parametrize(
+    ("scaler", "name", "seen"),
+    [
+        (Stuck, "finite_step_never_lowers_scale", "32768.0 -> 16384.0"),
+        (SavesHalf, "state_dict_continues_run", "after resuming the scales are "),
+        (DividesTwice, "call_sequences_match_torch", "step left the gradient "),
+    ],
+)
+def test_fault_is_shown_alone(scaler, name, seen):
+    with pytest.raises(AssertionError, match=f"^{name}: {seen}") as failure:
+        CHECKS[name](scaler, examples=60)
+    assert "  hint " not in str(failure.value)

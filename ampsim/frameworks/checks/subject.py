@@ -207,6 +207,7 @@ def subject_of(
         hysteresis_reset=follows.hysteresis_reset if adapter.dialect else REFILL,
         gives_up=(GaveUpError,) * gives_up(rule, [True] * 300),
         delay=follows.delay if late else 0,
+        supported=frozenset({"misuse_errors"}),
         unsupported=frozenset(lacks),
         fixed=fixed,
         one_factor="factor" in known,

@@ -8,7 +8,12 @@ import torch
 from hypothesis import strategies as st
 
 from ampsim.testing.construction import CONSTANTS
-from ampsim.testing.scaler_checks.adapter import Constants, Flags, ScalerAdapter
+from ampsim.testing.scaler_checks.adapter import (
+    Constants,
+    Flags,
+    ScalerAdapter,
+    Scales,
+)
 from ampsim.testing.scaler_checks.check import check
 from ampsim.testing.scaler_checks.strategies import overflow_sequences, rules
 
@@ -18,15 +23,6 @@ OTHER = {
     "backoff_factor": 0.3,
     "growth_interval": 7,
 }
-
-
-def others(case: ScalerAdapter, rule: Constants, sets: bool = False) -> Constants:
-    """Return other constants for the scaler that resumes, which the checkpoint overrides if it
-    holds them.
-    """
-    if "saved_constants" not in case.traits.unsupported:
-        return OTHER
-    return {**rule, "init_scale": 512.0, **({"growth_interval": 4} if sets else {})}
 
 
 def plain(interval: int, before: int, after: int) -> Constants:
@@ -40,6 +36,7 @@ def plain(interval: int, before: int, after: int) -> Constants:
     4,
     issue="mosaicml/composer#1376",
     needs="state_dict",
+    adapts="saved_constants",
     rule=rules(),
     before=overflow_sequences(longest=8),
     after=overflow_sequences(longest=8),
@@ -66,11 +63,10 @@ def state_dict_continues_run(
     exactly.
 
     This includes a state dict taken after others, after a setter call, or saved again without an
-    iteration.
+    iteration. A scaler that saves its constants may resume in a scaler made with others.
     """
     scaler = case.make(**rule)
     after = after + [False] * (case.traits.delay + 1)
-    other = others(case, rule, sets)
     for overflows in before:
         case.iterate(scaler, overflows)
         scaler.state_dict()
@@ -82,18 +78,35 @@ def state_dict_continues_run(
     saved = copy.deepcopy(scaler.state_dict())
     shown = scaler.get_scale()
     expected = case.iterate_each(scaler, after)
-    resumed = case.make(**other)
-    if used:
-        case.iterate(resumed, False)
-    resumed.load_state_dict(saved)
-    loaded = resumed.get_scale()
-    assert loaded == shown, f"get_scale() is {loaded} after loading, and was {shown}"
-    if again:
-        saved = resumed.state_dict()
-        resumed = case.make(**{**other, "init_scale": 64.0})
-        resumed.load_state_dict(saved)
-    scales = case.iterate_each(resumed, after)
+
+    def resume(constants: Constants) -> Scales:
+        resumed = case.make(**constants)
+        if used:
+            case.iterate(resumed, False)
+        resumed.load_state_dict(copy.deepcopy(saved))
+        loaded = resumed.get_scale()
+        text = f"get_scale() is {loaded} after loading, and was {shown}"
+        assert loaded == shown, text
+        if again:
+            saved_again = resumed.state_dict()
+            resumed = case.make(**{**constants, "init_scale": 64.0})
+            resumed.load_state_dict(saved_again)
+        return case.iterate_each(resumed, after)
+
+    alike = {**rule, "init_scale": 512.0}
+    if sets:
+        alike["growth_interval"] = 4
+    scales = resume(alike)
     text = f"after resuming the scales are {scales}, without it {expected}"
+    assert scales == expected, text
+    if "saved_constants" in case.traits.unsupported:
+        return
+    scales = resume(OTHER)
+    constants = ", ".join(f"{name}={value}" for name, value in OTHER.items())
+    text = (
+        f"the constants are not saved: resumed in a scaler made with {constants}, "
+        f"the scales are {scales}, without resuming {expected}"
+    )
     assert scales == expected, text
 
 

@@ -2,9 +2,9 @@
 
 The intended differences of a scaler are its `Traits`; checks of unsupported features are skipped.
 Known failures are expected by name, with a reason and a link, and strictly: an xpass is a finding,
-and so is an exception instead of a failed check. A scaler that inherits from torch's may pass a
-check of `known_failures.TORCH`. A reason that starts with ``raised``, like the failure, expects the
-exception.
+and so is an exception instead of a failed check. A reason that starts with ``raised``, like the
+failure, expects the exception. What torch's scaler fails too (`known_failures.known`) is expected
+of each scaler, but may pass.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ from functools import partial
 
 from ampsim.core.validation import as_int
 from ampsim.testing import check
-from ampsim.testing.check import Check, Result, without_findings
+from ampsim.testing.check import Result, without_findings
 from ampsim.testing.judge import judged, until_second_hang
 from ampsim.testing.known_failures import TORCH
 from ampsim.testing.scaler_checks import CHECKS
@@ -51,6 +51,7 @@ def run_checks(
     examples: int | None = None,
     seed: int | None = None,
     expected: Mapping[str, str] | None = None,
+    strict: bool = False,
     limit: float | None = None,
 ) -> Iterator[Result]:
     """Run checks in order and yield each Result; `check_scaler` explains the arguments."""
@@ -59,20 +60,23 @@ def run_checks(
 
     def judge(each: ScalerCheck) -> Result:
         run = partial(each, subject, examples=examples, seed=seed, limit=limit)
-        reason = (expected or {}).get(each.name)
+        reason, may_pass = expectation(each, subject, expected or {}, strict=strict)
         result = judged(each, subject.name, run, reason)
-        if result.outcome == "xpassed" and not is_strict(each, subject, reason):
+        if result.outcome == "xpassed" and may_pass:
             result = replace(result, outcome="passed", text="")
         return result
 
     yield from until_second_hang(map(judge, checks))
 
 
-def is_strict(check: Check, subject: Subject, reason: str | None) -> bool:
-    """Return whether an expected failure that passes is a finding: a subclass of torch's scaler may
-    be better.
-    """
-    return not subject.inherits or reason != TORCH.get(check.name)
+def expectation(
+    check: ScalerCheck, subject: Subject, expected: Mapping[str, str], *, strict: bool
+) -> tuple[str | None, bool]:
+    """Return why a check is expected to fail, or None, and whether it may pass all the same."""
+    if check.name in expected:
+        reason = expected[check.name]
+        return reason, reason == TORCH.get(check.name)
+    return (None if strict else subject.known_failure(check.name)), True
 
 
 def begin_checks(
@@ -81,6 +85,7 @@ def begin_checks(
     seed: int | None,
     expected: Mapping[str, str],
     limit: float,
+    strict: bool = False,
 ) -> Callable[[Sequence[str]], Iterator[Result]]:
     """Load a scaler and make one; return a function of names that runs those checks: see
     `ampsim.testing.child`.
@@ -93,6 +98,7 @@ def begin_checks(
         examples=examples,
         seed=seed,
         expected=expected,
+        strict=strict,
         limit=limit,
     )
 
@@ -106,6 +112,7 @@ def check_scaler(
     examples: int | None = None,
     seed: int | None = None,
     expected_failures: Mapping[str, str] | None = None,
+    strict: bool = False,
     limit: float | None = None,
 ) -> list[Result]:
     """Run all checks on a scaler and raise if one fails.
@@ -130,6 +137,8 @@ def check_scaler(
         expected_failures: Name of a check -> reason, with a link. Strict: an xpass is a finding. A
             reason that starts with ``raised`` expects an exception of the scaler instead of a
             failed check.
+        strict: Whether failures that `torch.amp.GradScaler` has too are findings. By default they
+            are expected.
         limit: CPU time in seconds per check; None for the larger of 60 s and 1 s per example; 0 for
             no limit, e.g. in a debugger. A check that exceeds the limit, or five times the limit in
             wall time, is a finding. The limit applies on Unix in the main thread, to Python code
@@ -150,7 +159,13 @@ def check_scaler(
     subject = as_subject(target, traits)
     selected = chosen(levels, expected, checks)
     results = run_checks(
-        subject, selected, examples=examples, seed=seed, expected=expected, limit=limit
+        subject,
+        selected,
+        examples=examples,
+        seed=seed,
+        expected=expected,
+        strict=strict,
+        limit=limit,
     )
     return without_findings(results)
 
@@ -179,6 +194,5 @@ def check_threads(
         AssertionError: A check failed; the text has all findings.
     """
     __tracebackhide__ = True
-    return check_scaler(
-        target, traits=traits, levels=[THREADS], expected_failures=expected_failures
-    )
+    subject = as_subject(target, traits).declared(supported=frozenset({"threads"}))
+    return check_scaler(subject, levels=[THREADS], expected_failures=expected_failures)

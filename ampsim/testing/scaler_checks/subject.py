@@ -11,11 +11,12 @@ from typing import Any
 import torch
 
 from ampsim.core.machine import Rule
+from ampsim.testing import known_failures
 from ampsim.testing.alarm import OverdueError, alarm
 from ampsim.testing.construction import WRITE_MAKE, Maker, maker_of, parameters
 from ampsim.testing.load import load
 from ampsim.testing.scaler_checks.adapter import ScalerAdapter
-from ampsim.testing.scaler_checks.traits import Traits
+from ampsim.testing.scaler_checks.traits import CLAIMED, Traits
 
 PROBING = 5.0  # seconds of CPU time: a scaler that hangs has no features, and fails the checks
 METHODS = {  # feature -> the methods that it needs
@@ -69,10 +70,12 @@ class Subject:
         object.__setattr__(self, "make", maker_of(target))
 
     def declared(self, **traits: Any) -> "Subject":
-        """Return the scaler with these traits too; unsupported features are added to its own."""
-        unsupported = self.traits.unsupported | traits.pop("unsupported", frozenset())
-        changed = replace(self.traits, **traits, unsupported=unsupported)
-        return Subject(self.make, changed, self.name, self.adapter)
+        """Return the scaler with these traits too; features are added to its own."""
+        for name in ("supported", "unsupported"):
+            traits[name] = getattr(self.traits, name) | traits.get(name, frozenset())
+        return Subject(
+            self.make, replace(self.traits, **traits), self.name, self.adapter
+        )
 
     def make_default(self) -> Any:
         """Make a scaler with torch's default constants, as far as it supports them."""
@@ -95,16 +98,28 @@ class Subject:
             reasons.setdefault("growth", "static in Traits")
         if "enabled" not in parameters(self.make)[0]:
             reasons["enabled"] = "the scaler is not made with enabled="
-        if not callable(getattr(self.example, "begin_iteration", None)):
+        has_tickets = callable(getattr(self.example, "begin_iteration", None))
+        if not has_tickets:
             reasons["tickets"] = "no method begin_iteration"
+        claimed = self.traits.supported | self._own("supported")
+        if has_tickets:  # which are for calls from several threads
+            claimed |= {"threads"}
+        if not (self.is_torchs or self.traits.drop_in):
+            for name in CLAIMED - claimed:
+                claim = f"Traits(supported={{{name!r}}})"
+                reason = f"asked of subclasses of torch's scaler, or with {claim}"
+                reasons.setdefault(name, reason)
         return reasons
 
     def _declared_unsupported(self) -> dict[str, str]:
-        own = getattr(self.example, "unsupported", None)
         reasons = dict.fromkeys(self.traits.unsupported, "declared")
-        if isinstance(own, frozenset):
-            reasons |= dict.fromkeys(own, "declared by the scaler")
-        return reasons
+        own = dict.fromkeys(self._own("unsupported"), "declared by the scaler")
+        return reasons | own
+
+    def _own(self, attribute: str) -> frozenset[str]:
+        """Return the features that an attribute of the scaler declares."""
+        own = getattr(self.example, attribute, None)
+        return own if isinstance(own, frozenset) else frozenset()
 
     @cached_property
     def missing(self) -> dict[str, str]:
@@ -124,10 +139,9 @@ class Subject:
         """Whether what it makes inherits from torch's scaler."""
         return isinstance(self.example, torch.amp.GradScaler)
 
-    @property
-    def inherits(self) -> bool:
-        """Whether what it makes is of another class, which inherits from torch's scaler."""
-        return self.is_torchs and type(self.example) is not torch.amp.GradScaler
+    def known_failure(self, check: str) -> str | None:
+        """Return why a failure of a check is no finding, as torch's scaler fails it; else None."""
+        return known_failures.known(check, inherits=self.is_torchs)
 
     def try_out(self) -> None:
         """Make one scaler; raise ValueError if that fails or does not return a scaler."""

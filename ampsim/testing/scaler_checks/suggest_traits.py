@@ -1,11 +1,12 @@
 """Suggest `Traits` from the behavior of a scaler: as the hint of a failure, and for a new scaler.
 
 A hint is a declaration under which the failed check passes. It does not say that the difference is
-intended. Only what is observed is suggested: that a check fails is no sign that its feature is
+intended. Only what is observed is proposed: that a check fails is no sign that its feature is
 missing.
 """
 
 import math
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -15,10 +16,11 @@ from ampsim.core.machine import round_to_float32
 from ampsim.testing.check import Check, Lines
 from ampsim.testing.known_failures import TORCH
 from ampsim.testing.scaler_checks.adapter import Scales
-from ampsim.testing.scaler_checks.example import example_of, readable
+from ampsim.testing.scaler_checks.example import example_of
 from ampsim.testing.scaler_checks.subject import Subject
-from ampsim.testing.scaler_checks.traits import FEATURES, Traits
+from ampsim.testing.scaler_checks.traits import FEATURES, Traits, shown
 
+SMALLEST = 2.0**-126  # the smallest scale without a min_scale: normal in float32
 LARGEST = 2.0**127  # the largest scale without a max_scale
 ODD = 1700.0  # not a power of two
 DECLARED = "missing_features_are_declared"
@@ -36,6 +38,7 @@ SENTENCES = {  # what a trait means
     "powers_of_two": "scales and factors are rounded to powers of two",
     "static": "the scale does not change",
     "delay": "updates between the computation of a scale and its use",
+    "supported": "features that are checked",
     "skips": "optimizers that an overflow of one optimizer skips",
     "gives_up": "raised by update() instead of going below min_scale",
 }
@@ -44,26 +47,28 @@ Passes = Callable[[Subject], bool]
 
 
 def suggestion(
-    check: Check, subject: Subject, passes: Passes, checks: Iterable[Check]
+    check: Any, subject: Subject, passes: Passes, checks: Iterable[Check]
 ) -> Lines:
     """Return the hint of a failure as lines (label, text): traits to declare, or an expected
     failure.
 
     Args:
-        check: The check that failed.
+        check: The `ScalerCheck` that failed.
         subject: The scaler under test.
         passes: Returns whether the check passes or is skipped for a scaler with other traits.
         checks: All checks, of which the hint names those that it would skip.
     """
     if changes := excusing_traits(check, subject, passes):
         return [("hint", hint(subject, changes))]
-    if subject.is_torchs and check.name in TORCH:
-        reason = f"as torch's scaler fails it too: {TORCH[check.name]}"
-        return [("known", f"in known_failures.TORCH, {reason}")]
+    if check.name in TORCH:
+        reason = TORCH[check.name]
+        return [("known", f"torch.amp.GradScaler fails this too: {reason}")]
     for feature in UNOBSERVED:
-        if feature in check.needs:
-            text = hint(subject, {"unsupported": frozenset({feature})})
+        changes = {"unsupported": frozenset({feature})}
+        is_settled = feature in (*check.needs, *check.adapts)
+        if is_settled and passes(_declared(subject, changes)):
             skipped = [each.name for each in checks if feature in each.needs]
+            text = hint(subject, changes)
             return [("hint", f"{text}; this skips {', '.join(skipped)}")]
     return []
 
@@ -79,11 +84,32 @@ def excusing_traits(check: Check, subject: Subject, passes: Passes) -> Changes:
         changes["skips"] = "all"
     if not changes or not passes(_declared(subject, changes)):
         return {}
-    for name in [*changes]:
-        fewer = {other: value for other, value in changes.items() if other != name}
+    for name, value in _single(changes):
+        fewer = _without(changes, name, value)
         if passes(_declared(subject, fewer)):
             changes = fewer
     return changes
+
+
+def _single(changes: Changes) -> list[tuple[str, Any]]:
+    """Return each trait, and each unsupported feature, by itself."""
+    traits = [pair for pair in changes.items() if pair[0] != "unsupported"]
+    features = sorted(changes.get("unsupported", ()))
+    return [*traits, *(("unsupported", feature) for feature in features)]
+
+
+def _without(changes: Changes, name: str, value: Any) -> dict[str, Any]:
+    """Return the changes without a trait, or without an unsupported feature."""
+    fewer = dict(changes)
+    features = fewer.pop(name)
+    if name == "unsupported" and len(features) > 1:
+        fewer[name] = features - {value}
+    return fewer
+
+
+def as_observed(subject: Subject) -> Subject:
+    """Return the scaler with the traits that it shows."""
+    return _declared(subject, observed_traits(subject))
 
 
 def _declared(subject: Subject, changes: Changes) -> Subject:
@@ -97,9 +123,9 @@ def _declared(subject: Subject, changes: Changes) -> Subject:
 def hint(subject: Subject, changes: Changes) -> str:
     """Write the declaration of traits, for Python and for the shell."""
     text = f"if intentional, declare it with Traits({written(changes)})"
-    options = " ".join(subject.declared(**changes).traits.as_options())
+    options = shlex.join(subject.declared(**changes).traits.as_options())
     shell = "" if "gives_up" in changes else f", or in the shell: {options}"
-    return readable(text + shell)
+    return text + shell
 
 
 def written(changes: Changes) -> str:
@@ -114,7 +140,7 @@ def _written(value: Any) -> str:
         return f"({', '.join(names)},)"
     if value and isinstance(value, frozenset):
         return repr([*sorted(value)]).replace("[", "{").replace("]", "}")
-    return repr(value)
+    return shown(value) if isinstance(value, float) else repr(value)
 
 
 def questions(subject: Subject, declared: Traits) -> Iterator[str]:
@@ -140,8 +166,12 @@ def observed_traits(subject: Subject) -> Changes:
             shown.update(_observed(subject))
         subject.cache["observed"] = shown
     declared = vars(subject.traits)
-    observed = subject.cache["observed"]
-    return {name: value for name, value in observed.items() if declared[name] != value}
+    observed = dict(subject.cache["observed"])
+    lacks = observed.pop("unsupported", frozenset()) - subject.unsupported.keys()
+    changes = {
+        name: value for name, value in observed.items() if declared[name] != value
+    }
+    return {**changes, "unsupported": lacks} if lacks else changes
 
 
 def _scales(subject: Subject, found_inf: Sequence[bool], **constants: float) -> Scales:
@@ -168,12 +198,32 @@ def _observed(subject: Subject) -> Iterator[tuple[str, Any]]:
     overflows = next(index for index, scale in enumerate(down) if scale < down[0])
     if overflows > 1:
         yield from _patience(subject, overflows, down)
-    if _scales(subject, [False], growth_factor=4.0, growth_interval=1)[-1] == 2.0**17:
-        yield "unsupported", frozenset({"factors"})
+    yield "unsupported", frozenset(_lacking(subject, overflows))
     yield from _bounds(subject, overflows)
     lower = _scales(subject, [True], backoff_factor=0.7)[-1]
     if takes_any and lower != round_to_float32(lower):
         yield "scale_dtype", "float64"
+
+
+def _lacking(subject: Subject, overflows: int) -> Iterator[str]:
+    """Yield the optional features that a scaler shows not to have."""
+    up = _scales(subject, [False], growth_factor=4.0, growth_interval=1)
+    down = _scales(subject, [True] * overflows, backoff_factor=0.25)
+    if up[-1] == 2.0**17 or down[-1] == 2.0**15:
+        yield "factors"
+    if "state_dict" not in subject.unsupported and not _saves_constants(subject):
+        yield "saved_constants"
+
+
+def _saves_constants(subject: Subject) -> bool:
+    """Return whether the state dict of a new scaler differs with each of its constants."""
+    make = example_of(subject).make
+    saved = make().state_dict()
+    others = {"growth_factor": 4.0, "backoff_factor": 0.25, "growth_interval": 3}
+    if "factors" in subject.unsupported:
+        others = {"growth_interval": 3}
+    each = [make(**{name: value}).state_dict() for name, value in others.items()]
+    return all(repr(other) != repr(saved) for other in each)
 
 
 def _patience(
@@ -211,21 +261,24 @@ def _bounds(subject: Subject, overflows: int) -> Iterator[tuple[str, Any]]:
         yield "gives_up", (type(error),)
         yield "min_scale", example.loss_scale(scaler)
     else:
-        if low[0] == low[1] > 0:
+        if low[0] == low[1] > SMALLEST:
             yield "min_scale", low[1]
-    high = _scales(subject, [False] * 130, init_scale=1.0, growth_interval=1)
-    if high[-1] == high[-2] < LARGEST:
-        yield "max_scale", high[-1]
+    # A scale that ends where it began has no bound: it does not grow.
+    *_, before, high = _scales(
+        subject, [False] * 130, init_scale=1.0, growth_interval=1
+    )
+    again = _scales(subject, [False] * 130, init_scale=2.0, growth_interval=1)
+    if before == high == again[-1] < LARGEST:
+        yield "max_scale", high
 
 
 def propose(
     subject: Subject, checks: Sequence[Any], passes: Callable[[Any, Subject], bool]
-) -> tuple[Subject, dict[str, str]]:
-    """Return the scaler with the traits that it shows, and the failures that it inherits from
-    torch's scaler.
+) -> Subject:
+    """Return the scaler with the traits that it shows.
 
-    A trait is proposed if it is observed and lets a check pass that fails without it. Whether the
-    difference is intended remains to be decided.
+    Bounds and missing features are proposed if they are observed, other traits if they also let a
+    check pass that fails without them. Whether the difference is intended remains to be decided.
 
     Args:
         subject: Scaler to observe.
@@ -233,16 +286,16 @@ def propose(
         passes: Returns whether a check passes or is skipped for a scaler.
 
     Returns:
-        tuple: The scaler with additional traits; and check -> reason, for ``expected_failures``.
+        Subject: The scaler with additional traits.
     """
     declared = subject.declared(unsupported=frozenset(subject.missing))
-    known = dict[str, str]()
+    facts = ("min_scale", "max_scale", "unsupported")
+    observed = observed_traits(declared)
+    declared = declared.declared(
+        **{name: observed[name] for name in facts if name in observed}
+    )
     for check in checks:
-        if passes(check, declared):
-            continue
-        changes = excusing_traits(check, declared, partial(passes, check))
-        if changes:
+        if not passes(check, declared):
+            changes = excusing_traits(check, declared, partial(passes, check))
             declared = declared.declared(**changes)
-        elif declared.is_torchs and check.name in TORCH:
-            known[check.name] = TORCH[check.name]
-    return declared, known
+    return declared

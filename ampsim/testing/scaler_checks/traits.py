@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
+from ampsim.core.formats import far_power
 from ampsim.core.machine import Arithmetic, Rule
 from ampsim.core.validation import check_choice, nearest
 
@@ -30,7 +31,17 @@ FEATURES = {
     "tickets": "begin_iteration(), whose ticket assigns calls to an iteration",
     "unscale_": "unscale_() as a separate call",
 }
+# Checked of subclasses of torch's scaler, and of scalers that claim them.
+CLAIMED = frozenset({"float16", "misuse_errors", "threads"})
 NO_OPTION = ("gives_up", "unsupported")  # traits without ``--trait NAME=VALUE``
+
+
+def shown(value: object) -> str:
+    """Write the value of a trait: ``2**24`` for a power of two that is far from 1, a set with commas."""
+    if isinstance(value, frozenset):
+        return ",".join(sorted(value)) or "none"
+    power = far_power(value, 20) if isinstance(value, float) else None
+    return power or str(value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +63,8 @@ class Traits:
         skips: "each" if an overflow skips only its own optimizer, "all" if it skips every
             optimizer.
         gives_up: Exceptions that `update` raises instead of going below `min_scale`.
+        supported: Features of `CLAIMED` that the scaler has although it does not inherit from
+            torch's scaler. With `drop_in`, it has all of them.
         unsupported: Features, from `FEATURES`, that the scaler does not support.
 
     Raises:
@@ -69,6 +82,7 @@ class Traits:
     delay: int = 0
     skips: Literal["each", "all"] = "each"
     gives_up: tuple[type[Exception], ...] = ()
+    supported: frozenset[str] = field(default_factory=frozenset)
     unsupported: frozenset[str] = field(default_factory=frozenset)
 
     def __post_init__(self) -> None:
@@ -79,11 +93,13 @@ class Traits:
         for event in reset:
             check_choice("hysteresis_reset", event, ("clean", "growth", "backoff"))
         object.__setattr__(self, "hysteresis_reset", reset)
-        object.__setattr__(self, "unsupported", frozenset(self.unsupported))
-        for name in sorted(self.unsupported - {*FEATURES}):
-            raise ValueError(
-                f"unsupported={name!r}: no such feature; {nearest(name, FEATURES)}"
-            )
+        for each, known in (("unsupported", FEATURES), ("supported", sorted(CLAIMED))):
+            features = frozenset(getattr(self, each))
+            object.__setattr__(self, each, features)
+            for name in sorted(features - {*known}):
+                raise ValueError(
+                    f"{each}={name!r}: no such feature; {nearest(name, known)}"
+                )
 
     def differences(self) -> dict[str, Any]:
         """Return the traits that differ from torch's."""
@@ -99,9 +115,7 @@ class Traits:
         options = []
         for name, value in self.differences().items():
             if name not in NO_OPTION:
-                is_set = isinstance(value, frozenset)
-                shown = ",".join(sorted(value)) or "none" if is_set else value
-                options += ["--trait", f"{name}={shown}"]
+                options += ["--trait", f"{name}={shown(value)}"]
         for name in sorted(self.unsupported):
             options += ["--unsupported", name]
         return options
