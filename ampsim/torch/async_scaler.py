@@ -34,7 +34,7 @@ from ampsim.torch.bounds import (
     loss_scale_error,
     make_rule,
 )
-from ampsim.torch.gradients import collect, unscale
+from ampsim.torch.gradients import clip, collect, unscale
 from ampsim.torch.gradients.divided import divide_, mark, new_key, undivided
 from ampsim.torch.optimizer_thread import Job, OnError, OptimizerThread
 from ampsim.torch.shared_state import SharedState
@@ -274,10 +274,7 @@ class AsyncGradScaler:
             self._work_on("unscale_", optimizer, ticket, self._unscale)
 
     def _unscale(self, call: Call, record: StepRecord) -> None:
-        if record.stage is Stage.UNSCALED:
-            raise refusals.UNSCALED_TWICE.error()
-        if record.stage is Stage.STEPPED:
-            raise refusals.UNSCALED_LATE.error()
+        _check_ready(record)
         self._complete(call, Stage.UNSCALED, self._divide(call))
 
     def unscale_and_clip_(
@@ -295,11 +292,33 @@ class AsyncGradScaler:
 
         Raises:
             ValueError: If `max_norm` is negative or NaN.
-            RuntimeError: As `unscale_`.
+            RuntimeError: As `unscale_`; also if another optimizer has divided one of the gradients.
         """
         limit = check_max_norm(max_norm)
-        self.unscale_(optimizer, ticket)
-        return torch.nn.utils.clip_grad_norm_(collect.parameters(optimizer), limit)
+        if not self._enabled:
+            params = collect.parameters(optimizer)
+            return torch.nn.utils.clip_grad_norm_(params, limit)
+        work = partial(self._unscale_and_clip, limit)
+        norm: Tensor = self._work_on("unscale_and_clip_", optimizer, ticket, work)
+        return norm
+
+    def _unscale_and_clip(
+        self, max_norm: float, call: Call, record: StepRecord
+    ) -> Tensor:
+        _check_ready(record)
+        groups = self._groups(call)
+        if undivided(call.optimizer, call.ticket.key) is not None:
+            raise clip.divided_error()
+        call.is_writing = True
+        clipped = clip.unscale_and_clip_(
+            groups,
+            _scale_on(call.ticket, _CPU),
+            max_norm,
+            folds=False,
+            may_be_below_one=call.ticket.value.scale < 1.0,
+        )
+        self._complete(call, Stage.UNSCALED, _flags(clipped.found_inf))
+        return clipped.norm
 
     def step(
         self,
@@ -812,6 +831,13 @@ def _launch_function(executor: Any) -> Launch | None:
 
 def _flags(found_inf: unscale.FoundInf) -> tuple[Flag, ...]:
     return tuple(map(Flag.of, found_inf.values()))
+
+
+def _check_ready(record: StepRecord) -> None:
+    if record.stage is Stage.UNSCALED:
+        raise refusals.UNSCALED_TWICE.error()
+    if record.stage is Stage.STEPPED:
+        raise refusals.UNSCALED_LATE.error()
 
 
 def _check_next_value(state: AsyncState) -> AsyncState:

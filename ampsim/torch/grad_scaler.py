@@ -37,8 +37,7 @@ from ampsim.torch.bounds import (
     loss_scale_error,
     make_rule,
 )
-from ampsim.torch.gradients import collect, divided, unscale
-from ampsim.torch.gradients.clip import unscale_and_clip_
+from ampsim.torch.gradients import clip, collect, divided, unscale
 from ampsim.torch.gradients.collect import Groups
 from ampsim.torch.gradients.unscale import FoundInf, copied, largest_flag
 from ampsim.torch.policy import PolicyRun
@@ -284,14 +283,11 @@ class GradScaler(torch.amp.GradScaler):
             raise refusals.UNSCALED_LATE.error()
         self._check_loss_scale(optimizer)
         if self._undivided(optimizer) is not None:
-            raise RuntimeError(
-                "unscale_and_clip_ of gradients that another optimizer has divided: expected each "
-                "parameter in one optimizer; call unscale_ for both, then clip_grad_norm_"
-            )
+            raise clip.divided_error()
         folds = fused.divides_by_grad_scale(optimizer)
         allow_fp16 = folds or self._allow_fp16
         groups = self._scaled_groups(optimizer, allow_fp16, sums=True)
-        norm, found, divisor = unscale_and_clip_(
+        norm, found, divisor = clip.unscale_and_clip_(
             groups,
             scale,
             limit,

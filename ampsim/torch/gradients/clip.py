@@ -30,6 +30,14 @@ class Clipped(NamedTuple):
     divisor: Tensor | None  # (), float32: of the fused step; None if all is done
 
 
+def divided_error() -> RuntimeError:
+    """Return the error for gradients of which another optimizer has divided some."""
+    return RuntimeError(
+        "unscale_and_clip_ of gradients that another optimizer has divided: expected each "
+        "parameter in one optimizer; call unscale_ for both, then clip_grad_norm_"
+    )
+
+
 @torch.no_grad()
 def unscale_and_clip_(
     groups: Groups,
