@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
+from ampsim.testing.scheduler.task import Ready
 from ampsim.testing.scheduler.task_runner import active
 
 if TYPE_CHECKING:
@@ -14,9 +15,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def patient(
-    ready: Callable[[], bool], timeout: float | None, block: bool = True
-) -> Callable[[], bool] | None:
+def patient(ready: Ready, timeout: float | None, block: bool = True) -> Ready:
     """Return `ready`, or None for a call that does not wait: it looks once and goes on."""
     return ready if block and (timeout is None or timeout > 0) else None
 
@@ -32,9 +31,7 @@ class Primitive:
     def status(self) -> str:
         return ""
 
-    def _switch(
-        self, op: str, ready: Callable[[], bool] | None = None, *, timed: bool = False
-    ) -> bool:
+    def _switch(self, op: str, ready: Ready = None, *, timed: bool = False) -> bool:
         return self._task_runner.switch(op, self, ready, timed=timed)
 
     def __str__(self) -> str:

@@ -9,6 +9,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+Body = Callable[[], object]  # what a task does
+Ready = Callable[[], bool] | None  # whether a task can go on; None: it can
+
 
 class AbandonedError(BaseException):
     """A task is not needed any more; raised at its switch point, so that its thread ends."""
@@ -26,7 +29,7 @@ class Task:
     """One thread of control. Written only by the task that holds the baton."""
 
     def __init__(
-        self, index: int, name: str, body: Callable[[], object], *, daemon: bool = False
+        self, index: int, name: str, body: Body, *, daemon: bool = False
     ) -> None:
         self.index = index
         self.name = name
@@ -39,7 +42,7 @@ class Task:
         self.thread: threading.Thread | None = None
         self.op = "begin"
         self.subject: object = ""
-        self.ready: Callable[[], bool] | None = None  # None: can go on
+        self.ready: Ready = None
         self.timed = False  # a wait whose timeout may fire
         self.fired = False  # it did
         self.pending: BaseException | None = None  # to be raised at the next switch

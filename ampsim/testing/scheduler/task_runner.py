@@ -34,7 +34,7 @@ from ampsim.testing.scheduler.deadlock import (
     story,
     table,
 )
-from ampsim.testing.scheduler.task import AbandonedError, Task
+from ampsim.testing.scheduler.task import AbandonedError, Body, Ready, Task
 
 Chooser = Callable[[int, Sequence[str]], int]
 """From a step and the names of those who can go on to the index of the one who does."""
@@ -78,9 +78,7 @@ class TaskRunner:
 
     # ---- what tasks call
 
-    def add(
-        self, name: str, body: Callable[[], object], *, daemon: bool = False
-    ) -> Task:
+    def add(self, name: str, body: Body, *, daemon: bool = False) -> Task:
         """Add a task that can go on; its thread is made when it is first picked."""
         if self.closed:
             raise RuntimeError(f"cannot start {name!r}: the run is over")
@@ -101,7 +99,7 @@ class TaskRunner:
         self,
         op: str,
         subject: object = "",
-        ready: Callable[[], bool] | None = None,
+        ready: Ready = None,
         *,
         timed: bool = False,
     ) -> bool:
@@ -125,9 +123,7 @@ class TaskRunner:
             raise me.injected
         return not me.fired
 
-    def _after(
-        self, op: str, subject: object, ready: Callable[[], bool] | None, timed: bool
-    ) -> bool:
+    def _after(self, op: str, subject: object, ready: Ready, timed: bool) -> bool:
         """Perform an operation after the end: of a task that unwinds, or of whoever inspects the
         result.
         """
@@ -221,7 +217,7 @@ class TaskRunner:
 
     # ---- threads
 
-    def perform(self, program: Callable[[], object]) -> object:
+    def perform(self, program: Body) -> object:
         """Run `program` as the task "main" in the calling thread, and all it starts, to the end."""
         main = self.running = self.add("main", program)
         with self.cleanup:
