@@ -141,9 +141,12 @@ def _rule_settings(traits: Traits) -> str:
 
 def _sources(function: Any) -> dict[str, str]:
     """Return by name what the file defines or imports: a check, the adapter, and what they use."""
-    found = {"ScalerAdapter": ""}
-    _add(function, _undecorated(function), found)
-    _add(ScalerAdapter, _adapter_for("\n".join(found.values())), found)
+    of_check = {"ScalerAdapter": ""}
+    _add(function, _undecorated(function), of_check)
+    found = dict[str, str]()  # the adapter comes first
+    _add(ScalerAdapter, _adapter_for("\n".join(of_check.values())), found)
+    for name, text in of_check.items():
+        found.setdefault(name, text)
     return found
 
 

@@ -21,9 +21,9 @@ def sgd(*shape: int, value: float = 0.0, **options: Any) -> tuple[Any, Any]:
     return param, torch.optim.SGD([param], **{"lr": 1.0, **options})
 
 
-def gradient(scale: float, overflows: bool, bad: float = math.inf) -> torch.Tensor:
-    """Return a scaled gradient, shape (3,), with a bad element if it overflows."""
-    return torch.tensor([scale, scale, bad if overflows else scale])
+def gradient(scale: float, overflows: bool) -> torch.Tensor:
+    """Return a scaled gradient, shape (3,), with an inf if it overflows."""
+    return torch.tensor([scale, scale, math.inf if overflows else scale])
 
 
 class ScalerAdapter:
