@@ -1,7 +1,7 @@
 """What happens in a loop, one event after the other, and under which conditions."""
 
 import ast
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -80,10 +80,6 @@ class Event:
         """Return the conditions on this one that are none of the other's."""
         return [guard for guard in self.guards if guard not in other.guards]
 
-    def is_in(self, loops: Sequence[ast.AST]) -> bool:
-        """Return whether this is in some loops, and perhaps in others within them."""
-        return self.loops[: len(loops)] == loops
-
     def regardless(self, step: "Event") -> bool:
         """Return whether this happens once per step of a scaler, also on a skip."""
         if self.loops != step.loops or self.apart(step):
@@ -100,7 +96,7 @@ class Event:
     def within(self, step: "Event") -> bool:
         """Return whether a step waits for the end of an accumulation window, and this does not."""
         if self.loops != step.loops:
-            return self.is_in(step.loops)
+            return self.loops[: len(step.loops)] == step.loops
         waits = any(guard.window for guard in step.beyond(self))
         own = any(guard.window for guard in self.guards)
         return waits and not own

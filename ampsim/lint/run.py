@@ -28,33 +28,40 @@ class Run:
     @property
     def status(self) -> int:
         """The exit status: 2 for an unreadable file, 1 for an error or a warning, or else 0."""
-        failed = any(finding.severity != "note" for finding in self.findings)
-        return 2 if self.errors else int(failed)
+        if self.errors:
+            return 2
+        return int(any(finding.severity != "note" for finding in self.findings))
 
     @property
     def summary(self) -> str:
         """What was found and read, in one line: a file without a loop is not a clean file."""
-        counts = (
-            (len(self.findings), "finding"),
-            (len(self.loops), "file"),
-            (sum(self.loops.values()), "training loop"),
-            ([*self.loops.values()].count(0), "file"),
-        )
-        texts = [f"{number} {noun}{'s' * (number != 1)}" for number, noun in counts]
-        return "{}; {} read, {}, {} without a loop".format(*texts)
+        loops = [*self.loops.values()]
+        findings = _counted(len(self.findings), "finding")
+        read = _counted(len(loops), "file")
+        found = _counted(sum(loops), "training loop")
+        without = _counted(loops.count(0), "file")
+        return f"{findings}; {read} read, {found}, {without} without a loop"
+
+
+def _counted(number: int, noun: str) -> str:
+    plural = "" if number == 1 else "s"
+    return f"{number} {noun}{plural}"
 
 
 def run(paths: Sequence[Path], codes: Collection[str]) -> Run:
     """Run rules on files, and on the files of folders; - is standard input."""
     done = Run()
-    files = (file for path in paths for file in files_of(path))
-    for file in dict.fromkeys(files):
-        name = "<stdin>" if str(file) == "-" else str(file)
+    files = dict.fromkeys(file for path in paths for file in files_of(path))
+    for file in files:
+        name = str(file)
+        if name == "-":
+            name = "<stdin>"
         try:
             findings, done.loops[name] = examine(read(file), name, codes)
-            done.findings += findings
         except UnreadableError as error:
             done.errors[name] = str(error)
+        else:
+            done.findings += findings
     return done
 
 
@@ -62,9 +69,11 @@ def files_of(path: Path) -> Iterator[Path]:
     """Yield a file, or the *.py files of a folder, without hidden and `EXCLUDED` folders."""
     if not path.is_dir():
         yield path
+        return
     for folder, inner, names in os.walk(path):
-        shown = (each for each in inner if not each.startswith("."))
-        inner[:] = sorted({*shown} - EXCLUDED)
+        # os.walk enters the folders that are left in this list.
+        shown = {each for each in inner if not each.startswith(".")}
+        inner[:] = sorted(shown - EXCLUDED)
         for name in sorted(names):
             if name.endswith(".py"):
                 yield Path(folder, name)

@@ -6,6 +6,8 @@ from typing import Any
 
 from ampsim.lint.engine import RULES
 
+KEYS = {"select", "ignore"}  # of the table
+
 
 def selected(start: Path, **options: str | None) -> frozenset[str]:
     """Return the codes to run in a folder. An option overrides the setting of the same name.
@@ -33,8 +35,10 @@ def codes_of(key: str, words: object) -> frozenset[str]:
         )
     found = set[str]()
     for word in map(str, words):
-        prefix = "AMP" if word.upper() == "ALL" else word.upper()
-        codes = {code for code in RULES if code.startswith(prefix)} if prefix else ()
+        prefix = word.upper()
+        if prefix == "ALL":
+            prefix = "AMP"
+        codes = {code for code in RULES if prefix and code.startswith(prefix)}
         if not codes:
             known = ", ".join(RULES)
             raise ValueError(
@@ -51,18 +55,20 @@ def table_of(start: Path) -> dict[str, Any]:
         ValueError: The file is not TOML, or the table is not valid.
     """
     folder = start.resolve()
-    files = (each / "pyproject.toml" for each in (folder, *folder.parents))
-    file = next(filter(Path.is_file, files), None)
-    if file is None:
-        return {}
+    for parent in (folder, *folder.parents):
+        file = parent / "pyproject.toml"
+        if file.is_file():
+            return _table_in(file)
+    return {}
+
+
+def _table_in(file: Path) -> dict[str, Any]:
     try:
         tools = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {})
         table: dict[str, Any] = tools.get("ampsim", {})
-        unknown = [*table.keys() - {"select", "ignore"}]
+        unknown = table.keys() - KEYS
     except (OSError, ValueError, AttributeError) as error:
         raise ValueError(f"{file}: {error}: expected TOML, and tables") from error
-    if unknown:
-        raise ValueError(
-            f"{file}: tool.ampsim has {unknown[0]!r}: expected select or ignore"
-        )
+    for key in sorted(unknown):
+        raise ValueError(f"{file}: tool.ampsim has {key!r}: expected select or ignore")
     return table

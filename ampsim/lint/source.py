@@ -7,7 +7,7 @@ import sys
 import tokenize
 import warnings
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from ampsim.lint.names import (
     kind_by_name,
     leaf,
     name_of,
+    parts_of,
     words_in,
 )
 
@@ -121,9 +122,8 @@ class Source:
     def disabled(self) -> bool:
         """Whether each scaler that the file makes is made with ``enabled=False``."""
         made = re.findall(r"GradScaler\(([^)]*)", self.text)
-        return bool(made) and all(
-            re.search(r"enabled\s*=\s*False", each) for each in made
-        )
+        off = [each for each in made if re.search(r"enabled\s*=\s*False", each)]
+        return bool(made) and made == off
 
     def defines(self, name: str) -> bool:
         """Return whether a function, method, or class of this file has a name."""
@@ -155,11 +155,8 @@ class Source:
 
     def kind(self, name: str) -> str:
         """Return the kind of what a name stands for, or ""."""
-        return kind_by_name(name) or self.made_kind(name)
-
-    def made_kind(self, name: str) -> str:
-        """Return the kind of what makes a name, or ""."""
-        return kind_by_class(self.makers.get(leaf(name), ""))
+        made_by = self.makers.get(leaf(name), "")
+        return kind_by_name(name) or kind_by_class(made_by)
 
     @cached_property
     def prepared(self) -> bool:
@@ -172,37 +169,30 @@ class Source:
 
     def function(self, name: str) -> Function | None:
         """Return the function of this name that is no method, if there is one."""
-        found = [
-            each
-            for each in self.functions
-            if each.name == name and each not in self.owners
-        ]
-        return found[0] if len(found) == 1 else None
+        found = [each for each in self.functions if each.name == name]
+        alone = [each for each in found if each not in self.owners]
+        return alone[0] if len(alone) == 1 else None
 
-    def lineage(self, name: str) -> list[ast.ClassDef]:
-        """Return a class of this file, and its bases in this file."""
-        line = [self.classes[name]] if name in self.classes else []
+    def method(self, owner: str, name: str) -> Function | None:
+        """Return the method of a class of this file, or of the bases that are in this file."""
+        line = [owner]
         for each in line:  # it grows by the bases
-            bases = (self.classes.get(leaf(name_of(base))) for base in each.bases)
-            line += [base for base in bases if base and base not in line]
-        return line
-
-    def method(self, line: Sequence[ast.ClassDef], name: str) -> Function | None:
-        """Return the first method of this name in some classes."""
-        for each in line:
-            for part in reversed(each.body):
+            found = self.classes.get(each)
+            if found is None:
+                continue
+            for part in reversed(found.body):
                 if isinstance(part, Function) and part.name == name:
                     return part
+            bases = [leaf(name_of(base)) for base in found.bases]
+            line += [base for base in bases if base not in line]
         return None
 
-    def calls_of(self, *names: str, scope: ast.AST | None = None) -> Iterator[ast.Call]:
-        """Yield the calls of what has one of these last names, in a tree or the whole file."""
-        nodes = self.calls if scope is None else ast.walk(scope)
-        return (
-            node
-            for node in nodes
-            if isinstance(node, ast.Call) and called(node) in names
-        )
+    def calls_of(self, name: str, scope: ast.AST | None = None) -> Iterator[ast.Call]:
+        """Yield the calls of what has this last name, in a tree or the whole file."""
+        calls = parts_of(scope, ast.Call) if scope else self.calls
+        for call in calls:
+            if called(call) == name:
+                yield call
 
     def kinds_of(self, method: str) -> list[str]:
         """Return the kinds of the objects on which a method is called."""
@@ -212,8 +202,9 @@ class Source:
         self, method: str, scope: ast.AST | None = None
     ) -> Iterator[ast.expr]:
         """Yield the objects on which a method is called, in a tree or the whole file."""
-        functions = (call.func for call in self.calls_of(method, scope=scope))
-        return (each.value for each in functions if isinstance(each, ast.Attribute))
+        for call in self.calls_of(method, scope):
+            if isinstance(call.func, ast.Attribute):
+                yield call.func.value
 
     def ignores(self, line: int, code: str) -> bool:
         """Return whether the comment at the end of a line asks to ignore a code."""

@@ -71,6 +71,10 @@ _OF_ACCELERATE = {
     "unscale_gradients",
 }
 _MAYBE_SCALED = r"scal|accel|fabric|(^|_)amp(_|$)"  # of a loss
+_MOVES = re.compile(r"(update\w*|step|accumulate)$")  # methods of an average
+_NO_PARAMETERS = "loss|item|acc|metric|norm|decay_only|buffer"
+# Events of a call that is known by its name alone, unless its function shows them.
+_BY_NAME = ("backward", "bare", "schedule", "clip")
 _LEAVES = ast.Return | ast.Continue | ast.Break
 _SIMPLE = (
     ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr | ast.Return | ast.Assert
@@ -190,25 +194,27 @@ class Walker:
                     self.names.bind(target, value)
             case ast.AnnAssign(target=target, value=ast.expr() as value):
                 self.names.bind(target, value)
-        if not (self.has_gradients and isinstance(node, _SIMPLE)):
-            return
-        if ".grad" in (words := self.names.words(node)):
-            parts = parts_of(node, ast.Name)
-            self.note("grad", node, words=words, about=map(self.names.name, parts))
+        if self.has_gradients and isinstance(node, _SIMPLE):
+            words = self.names.words(node)
+            if ".grad" in words:
+                names = map(self.names.name, parts_of(node, ast.Name))
+                self.note("grad", node, words=words, about=names)
 
     def call(self, node: ast.Call) -> None:
         """Walk a function of this file; note a call, unless its function was seen to do it."""
         events = [*self.events_of(node)]
+        kinds = [kind for kind, _, _ in events]
         before = len(self.trace)
-        if not any(kind == "average" for kind, *_ in events):
+        if "average" not in kinds:
             self.enter(node)
-        inside = len(self.trace) > before
+        is_seen = len(self.trace) > before
         owner = node.func.value if isinstance(node.func, ast.Attribute) else node.func
-        about = [self.names.name(each) for each in (owner, *node.args[:1])]
+        about = map(self.names.name, (owner, *node.args[:1]))
+        subjects = [*about]
+        words = self.names.words(node)
         for kind, on, of in events:
-            if inside and kind in ("backward", "bare", "schedule", "clip"):
-                continue
-            self.note(kind, node, on, of, self.names.words(node), (on, of, *about))
+            if not (is_seen and kind in _BY_NAME):
+                self.note(kind, node, on, of, words, [on, of, *subjects])
 
     def enter(self, node: ast.Call) -> None:
         """Walk the function that is called, if it is known."""
@@ -233,14 +239,14 @@ class Walker:
         about: Collection[str] | Iterator[str] = (),
     ) -> None:
         """Add an event; a loop over what the event is about is none of its loops."""
-        subjects = tuple(about)
-        own = tuple(
-            loop
-            for loop, targets in self.loops
-            if not any(name.startswith(tuple(targets)) for name in subjects)
-        )
+        subjects = [*about]
+        loops = list[ast.AST]()
+        for loop, targets in self.loops:
+            items = tuple(targets)
+            if not any(name.startswith(items) for name in subjects):
+                loops.append(loop)
         guards = self.guards + self.passed
-        self.trace.append(Event(kind, on, of, node, guards, own, words))
+        self.trace.append(Event(kind, on, of, node, guards, tuple(loops), words))
 
     def resolve(self, func: ast.expr) -> tuple[str, Function | None]:
         """Return the function of this file that is called, and of a method, its object's class."""
@@ -254,33 +260,37 @@ class Walker:
                 owner = leaf(self.source.makers.get(leaf(name), ""))
                 if name == "self":
                     owner = self.owner
-                return owner, self.source.method(self.source.lineage(owner), attr)
+                return owner, self.source.method(owner, attr)
         return "", None
 
     def events_of(self, node: ast.Call) -> Found:
         """Yield the kind, the subject and the optimizer of the events that a call is."""
-        owner = (
-            node.func.value if isinstance(node.func, ast.Attribute) else ast.Name("")
-        )
+        owner: ast.expr = ast.Name("")
+        if isinstance(node.func, ast.Attribute):
+            owner = node.func.value
         attr = called(node)
         kind = self.names.kind(owner)
         base = self.names.name(owner)
         given = arguments_of(node)
-        of = self.names.name(given[0]) if given else base
-        event = _METHODS.get(f"{kind}.{attr}({'_' * bool(given)})", "")
+        names = [self.names.name(each) for each in given]
+        mark = "_" if given else ""
+        event = _METHODS.get(f"{kind}.{attr}({mark})", "")
         if kind != SCALER:
             event = event or _FUNCTIONS.get(attr, "")
         if self.source.wrapped and is_wrapper(base) and attr in _OF_ACCELERATE:
             event = "unscale"
-        if event == "bare":
-            yield self.own_step(base)
-        elif event == "backward" and base:
-            yield event, self.scaled_by(node, owner, base), ""
-        elif event == "apex":
-            patched = [] if self.source.fixed else given[1:2]
-            yield from ((event, base, self.names.name(each)) for each in patched)
-        elif event:
-            yield event, base, of
+        match event:
+            case "bare":
+                yield self.own_step(base)
+            case "backward" if base:
+                yield event, self.scaled_by(node, owner, base), ""
+            case "apex":
+                if names[1:] and not self.source.fixed:
+                    yield event, base, names[1]
+            case "":
+                pass
+            case _:
+                yield event, base, names[0] if names else base
         yield from self.events_by_name(node, given, base, kind)
 
     def scaled_by(self, node: ast.Call, owner: ast.expr, base: str) -> str:
@@ -290,15 +300,18 @@ class Walker:
             return SCALED + LIGHTNING if wrapped == LIGHTNING else "other"
         if wrapped and is_wrapper(base) and node.args:
             return SCALED + base
-        plain = not node.args and not has(self.names.words(owner), _MAYBE_SCALED)
-        return self.names.scaled(owner) or ("plain" if plain else "other")
+        if scaled := self.names.scaled(owner):
+            return scaled
+        may_be_scaled = node.args or has(self.names.words(owner), _MAYBE_SCALED)
+        return "other" if may_be_scaled else "plain"
 
     def own_step(self, optimizer: str) -> tuple[str, str, str]:
         """Return the event of an optimizer's own step, which a library may have wrapped."""
-        passes = (each.on for each in reversed(self.trace) if each.kind == "backward")
-        on = next(passes, "").removeprefix(SCALED)
-        held = self.source.wrapped and (is_wrapper(on) or on == LIGHTNING)
-        return ("step", on, optimizer) if held else ("bare", "", optimizer)
+        passes = self.trace.of("backward")
+        scaler = passes[-1].on.removeprefix(SCALED) if passes else ""
+        if self.source.wrapped and (is_wrapper(scaler) or scaler == LIGHTNING):
+            return "step", scaler, optimizer
+        return "bare", "", optimizer
 
     def events_by_name(
         self, node: ast.Call, given: Sequence[ast.expr], base: str, kind: str
@@ -306,26 +319,29 @@ class Walker:
         """Yield the events that the name of what is called says, and what it is given."""
         attr = called(node)
         name = self.names.name(node.func)
-        if self.names.kind(node.func) == SCALER and attr[:1].islower():  # as timm's
-            optimizers = [
-                each for each in given[1:] if self.names.kind(each) == OPTIMIZER
-            ]
-            for of in map(self.names.name, optimizers):
-                yield "backward", SCALED + name, of
-                yield from ((kind, name, of) for kind in ("unscale", "step", "update"))
-        own = _OWN_CLIP.search(leaf(base)) and self.source.wrapped != LIGHTNING
-        if _CLIPS.match(attr) and not own:
+        # timm's scaler is called with the loss and the optimizer, and does all.
+        if self.names.kind(node.func) == SCALER and attr[:1].islower():
+            for each in given[1:]:
+                if self.names.kind(each) == OPTIMIZER:
+                    of = self.names.name(each)
+                    yield "backward", SCALED + name, of
+                    yield "unscale", name, of
+                    yield "step", name, of
+                    yield "update", name, of
+        # A method of a library's own object unscales before it clips.
+        is_own = _OWN_CLIP.search(leaf(base)) and self.source.wrapped != LIGHTNING
+        if _CLIPS.match(attr) and not is_own:
             yield "clip", "", ""
         if self.is_average(attr, given, kind):
             yield "average", base or name, ""
 
     def is_average(self, attr: str, given: Sequence[ast.expr], kind: str) -> bool:
         """Return whether a call updates an average of parameters, and not of losses or buffers."""
-        moves = kind == AVERAGE and re.match(r"(update\w*|step|accumulate)$", attr)
-        if not (_AVERAGES.search(attr) or moves):
+        moves = kind == AVERAGE and _MOVES.match(attr)
+        if not (moves or _AVERAGES.search(attr)):
             return False
-        others = "loss|item|acc|metric|norm|decay_only|buffer"
-        return not any(has(self.source.words(each), others) for each in given)
+        words = [self.source.words(each) for each in given]
+        return not any(has(each, _NO_PARAMETERS) for each in words)
 
 
 def _leaves(body: Sequence[ast.stmt]) -> bool:
@@ -347,15 +363,22 @@ def _mixes(node: ast.For | ast.AsyncFor, over: Collection[str]) -> bool:
 def traces_of(source: Source) -> Iterator[Trace]:
     """Yield the events of the module, and of the functions that nothing else enters."""
     names = {called(each) for each in source.calls}
-    entered = set[ast.AST]()
-    functions = sorted(
-        source.functions, key=lambda each: (each.name in names, each.lineno)
-    )
-    for start in (None, *functions):
+    walker = Walker(source)
+    walker.block(source.tree.body)
+    traces = [walker.trace]
+    entered = {function for _, function in walker.trace.entered}
+
+    def order(function: Function) -> tuple[bool, int]:
+        # A function that this file calls may be entered by another one.
+        return function.name in names, function.lineno
+
+    for start in sorted(source.functions, key=order):
         if start in entered:
             continue
-        walker = Walker(source, start, source.owners.get(start, "") if start else "")
-        walker.block(start.body if start else source.tree.body)
+        walker = Walker(source, start, source.owners.get(start, ""))
+        walker.block(start.body)
         entered |= {function for _, function in walker.trace.entered}
-        if walker.trace.of("scale", "step", "unscale", "apex", "backward"):
-            yield walker.trace
+        traces.append(walker.trace)
+    for trace in traces:
+        if trace.of("scale", "step", "unscale", "apex", "backward"):
+            yield trace

@@ -15,26 +15,36 @@ def scaler_recreated_in_loop(
     source: Source, traces: Sequence[Trace]
 ) -> Iterator[ast.AST]:
     """Yield the scalers that are made again while an optimizer of outside trains."""
-    stepped = {
-        loop for trace in traces for step in trace.of("step") for loop in step.loops
-    }
-    entered = [pair for trace in traces for pair in trace.entered]
+    stepped = set[ast.AST]()
+    for trace in traces:
+        for step in trace.of("step"):
+            stepped.update(step.loops)
     for made in source.calls:
-        if "GradScaler" not in called(made):
-            continue
-        repeats = [node for node in source.around(made) if node in stepped]
-        function = next(source.around(made, Function), None)
-        if repeats or not function:
-            pass
-        elif _trains_a_given_optimizer(source, function, stepped):
-            for call, other in entered:
-                if other is function:
-                    repeats += stepped.intersection(source.around(call))
-            # A function that is named for an epoch is called once per epoch, by another file.
-            if re.search("epoch(?!s)", function.name):
-                repeats.append(function)
-        if not all(_makes_an_optimizer(source, each) for each in repeats):
-            yield made
+        if "GradScaler" in called(made):
+            repeats = _repeats_of(source, traces, made, stepped)
+            # With a new optimizer in the same loop, a new training begins.
+            if not all(_makes_an_optimizer(source, each) for each in repeats):
+                yield made
+
+
+def _repeats_of(
+    source: Source, traces: Sequence[Trace], made: ast.Call, stepped: set[ast.AST]
+) -> list[ast.AST]:
+    """Return the loops with steps that make a scaler again, or a function that is called in one."""
+    repeats = [node for node in source.around(made) if node in stepped]
+    function = next(source.around(made, Function), None)
+    if repeats or function is None:
+        return repeats
+    if not _trains_a_given_optimizer(source, function, stepped):
+        return []
+    for trace in traces:
+        for call, entered in trace.entered:
+            if entered is function:
+                repeats += stepped.intersection(source.around(call))
+    # A function that is named for an epoch is called once per epoch, by another file.
+    if re.search("epoch(?!s)", function.name):
+        repeats.append(function)
+    return repeats
 
 
 def _trains_a_given_optimizer(
@@ -42,20 +52,25 @@ def _trains_a_given_optimizer(
 ) -> bool:
     if stepped.isdisjoint(ast.walk(function)) or _makes_an_optimizer(source, function):
         return False
-    names = [arg.arg for arg in (*function.args.args, *function.args.kwonlyargs)]
+    arguments = function.args.args + function.args.kwonlyargs
+    names = [argument.arg for argument in arguments]
     return "self" in names or any("optim" in name for name in names)
 
 
 def _makes_an_optimizer(source: Source, scope: ast.AST) -> bool:
-    names = parts_of(scope, ast.Name | ast.Attribute)
-    stored = (name_of(node) for node in names if isinstance(node.ctx, ast.Store))
-    return OPTIMIZER in map(source.kind, stored)
+    for node in parts_of(scope, ast.Name | ast.Attribute):
+        is_stored = isinstance(node.ctx, ast.Store)
+        if is_stored and source.kind(name_of(node)) == OPTIMIZER:
+            return True
+    return False
 
 
 def gradients_never_zeroed(source: Source, trace: Trace, step: Event) -> bool:
     """Return whether a loop passes losses back and steps, and no word zeroes gradients."""
     passes = trace.of("scale", before=step, near=step)
-    return bool(step.loops and passes) and not _ZEROES.search(source.text)
+    if not (step.loops and passes):
+        return False
+    return not _ZEROES.search(source.text)
 
 
 def lost_accumulation(source: Source, traces: Sequence[Trace]) -> Iterator[ast.AST]:
@@ -63,20 +78,34 @@ def lost_accumulation(source: Source, traces: Sequence[Trace]) -> Iterator[ast.A
     for trace in traces:
         for step in trace.of("step"):
             window = _window(source, step)
-            later = trace.of("step", after=step)
-            ended = any(each.loops == step.loops[:-1] for each in later)
-            # A function that is given what it trains on may be called once per epoch.
-            given = isinstance(trace.start, Function) and trace.start.args.args
-            if window and (given or step.loops[1:]) and not ended:
+            if window and _is_repeated(trace, step) and not _ends(trace, step):
                 yield window
+
+
+def _is_repeated(trace: Trace, step: Event) -> bool:
+    """Return whether the loop of a step may run once per epoch."""
+    is_nested = len(step.loops) > 1
+    # A function that is given what it trains on may be called once per epoch.
+    is_given = isinstance(trace.start, Function) and bool(trace.start.args.args)
+    return is_nested or is_given
+
+
+def _ends(trace: Trace, step: Event) -> bool:
+    """Return whether the rest of a window is stepped with after the loop."""
+    outside = step.loops[:-1]
+    return any(each.loops == outside for each in trace.of("step", after=step))
 
 
 def _window(source: Source, step: Event) -> ast.expr | None:
     """Return the condition that the index of a loop fills a window, if a step has only this one."""
     loop = step.loops[-1] if step.loops else None
-    index = source.words(loop.target) if isinstance(loop, ast.For) else frozenset()
+    if not isinstance(loop, ast.For):
+        return None
+    index = source.words(loop.target)
     for node in source.around(step.node, ast.If):
-        if "%" in source.words(node.test):
-            counts = index & source.words(node.test)
-            return node.test if counts and isinstance(node.test, ast.Compare) else None
+        test: ast.expr = node.test
+        words = source.words(test)
+        if "%" in words:
+            counts = not index.isdisjoint(words)
+            return test if counts and isinstance(test, ast.Compare) else None
     return None

@@ -1,4 +1,8 @@
-"""Rules about the order of events in one loop: what comes too early, or too often."""
+"""Rules about the order of events in one loop: what comes too early, or too often.
+
+Each rule takes one event and says whether it is a finding. `Trace` answers what happens before and
+after the event in the same pass through the loop, and `Event` whether two happen in one pass.
+"""
 
 import ast
 import re
@@ -11,25 +15,33 @@ _HALVES = ("first_step", "second_step")  # of SAM, which scaler.step() does not 
 _MEASURES = re.compile(
     r"^(norm|vector_norm|get_total_norm|clamp_?|clip_|square|histogram|histc)$"
 )
+_READS_SCALE = "get_scale|scaler|inv_scale"
 
 
 def scheduler_steps_on_skip(source: Source, trace: Trace, each: Event) -> bool:
     """Return whether a schedule steps also on a skip."""
-    of_an_average = has([leaf(each.on)], "(^|_)ema")
-    if of_an_average or source.prepared:
+    is_of_average = has([leaf(each.on)], "(^|_)ema")
+    if is_of_average or source.prepared:
         return False
-    steps = trace.skippable()
-    made = source.made.get(leaf(each.on))
-    if made:
-        keywords = [word.value for word in made.keywords]
-        own = {leaf(name_of(arg)) for arg in (*made.args[:1], *keywords)}
-        mine = [step for step in steps if leaf(step.of) in own]
-        others = [bare for bare in trace.of("bare") if leaf(bare.of) in own]
-        # The schedule may be of an optimizer that steps by itself.
-        alone = any(bare not in steps for bare in others)
-        if mine or alone:
-            steps = mine
+    steps = _steps_of_schedule(source, trace, each)
     return any(map(each.regardless, steps))
+
+
+def _steps_of_schedule(source: Source, trace: Trace, schedule: Event) -> list[Event]:
+    """Return the skippable steps of the optimizer of a schedule; of all optimizers if unknown."""
+    steps = trace.skippable()
+    made = source.made.get(leaf(schedule.on))
+    if made is None:
+        return steps
+    keywords = [word.value for word in made.keywords]
+    optimizers = {leaf(name_of(given)) for given in (*made.args[:1], *keywords)}
+    mine = [step for step in steps if leaf(step.of) in optimizers]
+    if mine:
+        return mine
+    # The schedule may be of an optimizer that steps by itself.
+    own = [bare for bare in trace.of("bare") if leaf(bare.of) in optimizers]
+    steps_alone = any(bare not in steps for bare in own)
+    return [] if steps_alone else steps
 
 
 def average_updates_on_skip(source: Source, trace: Trace, each: Event) -> bool:
@@ -39,25 +51,26 @@ def average_updates_on_skip(source: Source, trace: Trace, each: Event) -> bool:
 
 def skip_detected_by_equality(source: Source, trace: Trace, event: Event) -> bool:
     """Return whether a schedule or an average waits for two scales to be equal."""
-    return any(
-        guard.asks and guard.words >= {"get_scale", "=="} for guard in event.guards
-    )
+    compares = {"get_scale", "=="}
+    asked = [guard.words for guard in event.guards if guard.asks]
+    return any(words >= compares for words in asked)
 
 
 def clip_before_unscale(source: Source, trace: Trace, clip: Event) -> bool:
     """Return whether gradients are clipped between a scaled backward pass and their unscaling."""
     if _in_block_of_apex(source, trace, clip):
         return True
-    allows_for_it = has(clip.words, "get_scale|scaler|inv_scale")
-    stepped = trace.of("step", after=clip, near=clip)
-    if allows_for_it or not stepped:
+    # A threshold that is multiplied by the scale fits scaled gradients.
+    if has(clip.words, _READS_SCALE):
+        return False
+    if not trace.of("step", after=clip, near=clip):
         return False
     start = trace.still_scaled(clip)
     if start is None:
         return False
     changes = trace.of("grad", after=start, before=clip, beside=clip)
-    divided = any(has(change.words, "scal") for change in changes)
-    return not divided
+    is_unscaled_by_hand = any(has(change.words, "scal") for change in changes)
+    return not is_unscaled_by_hand
 
 
 def _in_block_of_apex(source: Source, trace: Trace, clip: Event) -> bool:
@@ -74,19 +87,24 @@ def _in_block_of_apex(source: Source, trace: Trace, clip: Event) -> bool:
 
 def scaled_gradients_read(source: Source, trace: Trace, each: Event) -> bool:
     """Return whether gradients are measured or cut by hand before they are unscaled."""
-    calls = parts_of(each.node, ast.Call)
-    measures = [call for call in calls if _MEASURES.match(called(call))]
-    if not any(".grad" in source.words(call) for call in measures):
+    if not _measures_gradients(source, each) or has(each.words, "scale"):
         return False
     later = trace.of("step", "unscale", after=each)
     if not later or trace.still_scaled(each) is None:
         return False
     # The gradients may be divided by the scale, or by what was measured.
     targets = map(name_of, getattr(each.node, "targets", ()))
-    divisor = "|".join(["scale", *(f"^{name}$" for name in targets)])
+    divisors = ["scale", *(f"^{name}$" for name in targets)]
     changes = trace.of("grad", after=each, before=later[0])
-    divided = any(has(change.words, divisor) for change in changes)
-    return not divided and not has(each.words, "scale")
+    is_divided = any(has(change.words, "|".join(divisors)) for change in changes)
+    return not is_divided
+
+
+def _measures_gradients(source: Source, each: Event) -> bool:
+    for call in parts_of(each.node, ast.Call):
+        if _MEASURES.match(called(call)) and ".grad" in source.words(call):
+            return True
+    return False
 
 
 def optimizer_bypasses_scaler(source: Source, trace: Trace, bare: Event) -> bool:
@@ -96,34 +114,40 @@ def optimizer_bypasses_scaler(source: Source, trace: Trace, bare: Event) -> bool
     start = trace.scaled(bare)
     unscaled = trace.of("unscale", after=start, before=bare, beside=bare)
     if leaf(name_of(bare.node)) in _HALVES:
-        return bool(start) and not unscaled
+        return start is not None and not unscaled
     own = [each for each in unscaled if each.of == bare.of]
     last = own[-1] if own else start
     if last is None:
         return False
-    chosen = all(guard.benign or guard.window for guard in bare.beyond(last))
-    instead = any(each.apart(bare) for each in trace.of("step", "update"))
-    if own:  # a setting may turn the scaler off, and its unscale_() does nothing then
-        return not (chosen and instead)
+    is_certain = all(guard.benign or guard.window for guard in bare.beyond(last))
+    # In the other branch, the scaler steps instead.
+    others = trace.of("step", "update")
+    has_alternative = any(each.apart(bare) for each in others)
+    if own:
+        # A setting may turn the scaler off, and its unscale_() does nothing then.
+        return not (is_certain and has_alternative)
     passes = trace.of("backward", before=bare, beside=bare)
-    scaled = all(each.on.startswith(SCALED) for each in passes)
-    return scaled and chosen and not instead
+    is_scaled = all(each.on.startswith(SCALED) for each in passes)
+    return is_scaled and is_certain and not has_alternative
 
 
 def clip_per_micro_batch(source: Source, trace: Trace, clip: Event) -> bool:
     """Return whether an incomplete sum of gradients is clipped, in a branch with a scaler."""
     passes = trace.of("backward", before=clip, beside=clip)
-    if passes and passes[-1].on == "plain":
-        return False
-    raises = passes and trace.of("unscale", after=passes[-1], near=clip)
+    if passes:
+        # A plain loss has no scaler, and unscale_() in each micro-batch raises.
+        last = passes[-1]
+        if last.on == "plain" or trace.of("unscale", after=last, near=clip):
+            return False
     steps = trace.of("step", "bare", beside=clip)
-    return not raises and trace.is_per_micro_batch(clip, steps)
+    return trace.is_per_micro_batch(clip, steps)
 
 
 def unscale_per_micro_batch(source: Source, trace: Trace, each: Event) -> bool:
     """Return whether gradients are unscaled in each micro-batch, which raises in the second one."""
-    if source.accumulates and not any(guard.window for guard in each.guards):
-        return bool(trace.scaled(each))
+    waits = any(guard.window for guard in each.guards)
+    if source.accumulates and not waits:
+        return trace.scaled(each) is not None
     steps = trace.of("step", beside=each)
     own = [step for step in steps if (step.of, step.on) == (each.of, each.on)]
     return trace.is_per_micro_batch(each, own)

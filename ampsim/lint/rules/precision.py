@@ -36,7 +36,10 @@ _NO_GRADIENTS = re.compile("no_grad|inference_mode")
 
 
 def dtypes_of(source: Source, node: ast.AST | None, depth: int = 3) -> frozenset[str]:
-    """Return the precisions that an expression may stand for."""
+    """Return the precisions that an expression may stand for.
+
+    Names are followed to what they are assigned, `depth` times.
+    """
     match node:
         case ast.IfExp(body=body, orelse=orelse):
             parts = [body, orelse]
@@ -45,32 +48,38 @@ def dtypes_of(source: Source, node: ast.AST | None, depth: int = 3) -> frozenset
         case ast.Constant(value=str() | int() as value):
             return _dtypes_named(str(value))
         case ast.Name() | ast.Attribute():
-            parts = source.assigned.get(leaf(name_of(node)), [])
+            name = name_of(node)
+            parts = source.assigned.get(leaf(name), [])
             if not parts or not depth:
-                return _dtypes_named(name_of(node))
+                return _dtypes_named(name)
             depth -= 1
         case _:
             return frozenset({UNKNOWN})
-    return frozenset().union(*(dtypes_of(source, each, depth) for each in parts))
+    dtypes = [dtypes_of(source, part, depth) for part in parts]
+    return frozenset().union(*dtypes)
 
 
 def _dtypes_named(text: str) -> frozenset[str]:
-    named = {
-        dtype for dtype, spelling in _SPELLINGS.items() if spelling.fullmatch(text)
-    }
-    return frozenset(named or {UNKNOWN})
+    for dtype, spelling in _SPELLINGS.items():
+        if spelling.fullmatch(text):
+            return frozenset({dtype})
+    return frozenset({UNKNOWN})
 
 
 def autocast_dtypes(source: Source, call: ast.Call) -> frozenset[str]:
     """Return the precisions of an autocast; none where it is off or is not seen to be on a GPU."""
     given = keywords_of(call)
-    off = given.get("enabled")
-    if isinstance(off, ast.Constant) and off.value is False:
+    enabled = given.get("enabled")
+    if isinstance(enabled, ast.Constant) and enabled.value is False:
         return frozenset()
-    for each in (given["dtype"],) if "dtype" in given else call.args[1:]:
-        return dtypes_of(source, each)
-    on_gpu = "cuda" in source.text and "cpu" not in source.words(call)
-    return frozenset({FP16 if on_gpu else UNKNOWN})
+    dtype = given.get("dtype")
+    if dtype is None and len(call.args) > 1:
+        dtype = call.args[1]
+    if dtype is not None:
+        return dtypes_of(source, dtype)
+    # torch's default is float16 on a GPU, and bfloat16 on the CPU.
+    is_on_gpu = "cuda" in source.text and "cpu" not in source.words(call)
+    return frozenset({FP16 if is_on_gpu else UNKNOWN})
 
 
 def scaler_with_bfloat16(source: Source, traces: Sequence[Trace]) -> Iterator[ast.AST]:
@@ -78,32 +87,37 @@ def scaler_with_bfloat16(source: Source, traces: Sequence[Trace]) -> Iterator[as
 
     Of a scaler that another file makes, the first loss that it scales is the place.
     """
-    dtypes = [autocast_dtypes(source, call) for call in source.calls_of("autocast")]
-    only_bfloat16 = frozenset().union(*dtypes) == {BF16}
+    dtypes = set[str]()
+    for call in source.calls_of("autocast"):
+        dtypes |= autocast_dtypes(source, call)
+    is_bfloat16 = dtypes == {BF16}
     scalers = [made for made, _ in source.scalers()]
     for made in scalers:
-        given = keywords_of(made)
-        enabled = given.get("enabled", ast.Constant(value=True))
-        always = isinstance(enabled, ast.Constant) and enabled.value is True
-        chosen = any(source.around(made, ast.If | ast.IfExp))
-        if (always and only_bfloat16 and not chosen) or _asks_for_bfloat16(
-            source, enabled
-        ):
+        enabled = keywords_of(made).get("enabled", ast.Constant(value=True))
+        is_always_on = isinstance(enabled, ast.Constant) and enabled.value is True
+        is_chosen = any(source.around(made, ast.If | ast.IfExp))
+        is_on = is_bfloat16 and is_always_on and not is_chosen
+        if is_on or _asks_for_bfloat16(source, enabled):
             yield made
-    if only_bfloat16 and not scalers:
-        for trace in traces:
-            yield from [event.node for event in trace.of("scale")][:1]
+    if scalers or not is_bfloat16:
+        return
+    for trace in traces:
+        for event in trace.of("scale")[:1]:
+            yield event.node
 
 
 def _asks_for_bfloat16(source: Source, enabled: ast.expr) -> bool:
     """Return whether a condition holds under bfloat16, as ``dtype == "bfloat16"`` does."""
-    parts = [enabled, *source.assigned.get(leaf(name_of(enabled)), ())]
-    asks = [
-        each for each in parts if any(map(_SPELLINGS[BF16].search, source.words(each)))
-    ]
+    assigned = source.assigned.get(leaf(name_of(enabled)), ())
+    names_bfloat16 = _SPELLINGS[BF16].search
+    asks = list[ast.expr]()
+    for part in (enabled, *assigned):
+        if any(map(names_bfloat16, source.words(part))):
+            asks.append(part)
+    if len(asks) != 1:
+        return False
     # A device that supports bfloat16 need not compute in it, so a call is not certain.
-    turned = any(isinstance(part, _TURNS) for each in asks for part in ast.walk(each))
-    return len(asks) == 1 and not turned
+    return not any(isinstance(part, _TURNS) for part in ast.walk(asks[0]))
 
 
 def autocast_without_scaler(source: Source, trace: Trace, each: Event) -> bool:
@@ -111,21 +125,30 @@ def autocast_without_scaler(source: Source, trace: Trace, each: Event) -> bool:
     if each.on != "plain" or _OTHER_SCALERS.search(source.text):
         return False
     # A branch that asks for the precision may be the one without an autocast.
-    if any(has((guard.text, *guard.words), _ASKS_PRECISION) for guard in each.guards):
-        return False
+    for guard in each.guards:
+        if has((guard.text, *guard.words), _ASKS_PRECISION):
+            return False
     before = trace.of("autocast", "scale", "backward", before=each, beside=each)
-    autocast = before[-1].node if before else None
-    if not isinstance(autocast, ast.Call) or before[-1].kind != "autocast":
+    if not before or before[-1].kind != "autocast":
         return False
-    blocks = map(ast.unparse, source.around(autocast, ast.With | ast.FunctionDef))
-    heads = [block.partition(":\n")[0] for block in blocks]
-    if any(map(_NO_GRADIENTS.search, heads)):
+    autocast = before[-1].node
+    if not isinstance(autocast, ast.Call) or _is_without_gradients(source, autocast):
         return False
     # One that is assigned is entered further inside.
-    named = any(source.around(autocast, ast.Assign))
-    within = named or each.loops == before[-1].loops
-    stepped = trace.of("bare", after=each, beside=each)
-    return bool(within and stepped) and FP16 in autocast_dtypes(source, autocast)
+    is_assigned = any(source.around(autocast, ast.Assign))
+    if not is_assigned and each.loops != before[-1].loops:
+        return False
+    is_stepped = bool(trace.of("bare", after=each, beside=each))
+    return is_stepped and FP16 in autocast_dtypes(source, autocast)
+
+
+def _is_without_gradients(source: Source, autocast: ast.Call) -> bool:
+    """Return whether an autocast is within a block or a function that records no gradients."""
+    for block in source.around(autocast, ast.With | ast.FunctionDef):
+        head, _, _ = ast.unparse(block).partition(":\n")
+        if _NO_GRADIENTS.search(head):
+            return True
+    return False
 
 
 def unused_scaler(source: Source, traces: Sequence[Trace]) -> Iterator[ast.AST]:
@@ -137,12 +160,13 @@ def unused_scaler(source: Source, traces: Sequence[Trace]) -> Iterator[ast.AST]:
     names = [*parts_of(source.tree, ast.Name | ast.Attribute)]
     no_uses = {*source.owners_of("state_dict"), *source.owners_of("load_state_dict")}
     no_uses |= {each.test for each in parts_of(source.tree, ast.If)}
+    is_script = "__main__" in source.text
     for made, name in source.scalers():
         own = [part for part in names if leaf(name_of(part)) == name]
-        inside = any(source.around(made, Function))
-        local = inside and all(isinstance(part, ast.Name) for part in own)
-        if not own or not (local or "__main__" in source.text):
+        is_inside = any(source.around(made, Function))
+        is_local = is_inside and all(isinstance(part, ast.Name) for part in own)
+        if not own or not (is_local or is_script):
             continue
-        used = {part for part in own if isinstance(part.ctx, ast.Load)}
-        if used <= no_uses:
+        read = {part for part in own if isinstance(part.ctx, ast.Load)}
+        if read <= no_uses:
             yield made
