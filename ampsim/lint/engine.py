@@ -2,17 +2,19 @@
 
 import ast
 import tomllib
+from collections import ChainMap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ampsim.lint.events import Trace
+from ampsim.lint.events import Traces
 from ampsim.lint.rules import checkpoint, jax, loop, order, precision
 from ampsim.lint.source import Source, UnreadableError, parse
 from ampsim.lint.walk import traces_of
 
-MODULES = (order, loop, checkpoint, precision, jax)
+FUNCTIONS = ChainMap(*map(vars, (order, loop, checkpoint, precision, jax)))
+PROSE = ("what", "why", "fix", "limits")  # texts of a rule that are wrapped in the file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +51,7 @@ class Rule:
     check: str = ""
     thread: str = ""
 
-    def find(
-        self, source: Source, traces: Sequence[Trace]
-    ) -> Iterator[tuple[ast.AST, str]]:
+    def find(self, source: Source, traces: Traces) -> Iterator[tuple[ast.AST, str]]:
         """Yield each finding in a source: its node and its message."""
         within = (
             f" (with the fp16 scaler of {source.wrapped})" if source.wrapped else ""
@@ -85,16 +85,16 @@ class Finding:
     message: str
     severity: str
 
+    def __str__(self) -> str:
+        place = f"{self.path}:{self.line}:{self.column}"
+        return f"{place}: {self.code} {self.severity}: {self.message}"
+
 
 def _rule(code: str, text: Mapping[str, Any]) -> Rule:
     """Return a rule from its table in `rules.toml`."""
-    functions = {
-        name: value for module in MODULES for name, value in vars(module).items()
-    }
-    asks = functions[text["name"].replace("-", "_")]
-    prose = ("what", "why", "fix", "limits")
-    lines = {key: " ".join(text[key].split()) for key in prose}
-    return Rule(code=code, asks=asks, **{**text, **lines})
+    asks = FUNCTIONS[text["name"].replace("-", "_")]
+    prose = {key: " ".join(text[key].split()) for key in PROSE}
+    return Rule(code=code, asks=asks, **{**text, **prose})
 
 
 TEXTS = tomllib.loads(
@@ -147,7 +147,7 @@ def examine(text: str, path: str, codes: Collection[str]) -> tuple[list[Finding]
     return sorted(kept), loops_in(traces)
 
 
-def loops_in(traces: Sequence[Trace]) -> int:
+def loops_in(traces: Traces) -> int:
     """Return the number of loops in which losses are passed back; outside of any, of functions."""
     passes = set[object]()
     for trace in traces:

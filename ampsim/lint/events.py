@@ -1,7 +1,7 @@
 """What happens in a loop, one event after the other, and under which conditions."""
 
 import ast
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -106,11 +106,11 @@ class Trace(list[Event]):
     """The events of one function and of the functions that it calls, in order.
 
     Attributes:
-        start: the function, or None for the module.
+        start: the function, or the module.
         entered: the calls that are followed, each with the function of the file.
     """
 
-    def __init__(self, start: ast.AST | None = None) -> None:
+    def __init__(self, start: ast.AST) -> None:
         super().__init__()
         self.start = start
         self.entered: list[tuple[ast.Call, ast.AST]] = []
@@ -163,3 +163,6 @@ class Trace(list[Event]):
         if not (steps and self.of("backward", near=event)):
             return False
         return all(map(event.within, steps))
+
+
+Traces = Sequence[Trace]

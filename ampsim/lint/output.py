@@ -13,10 +13,7 @@ _PLACE = _DATA | {ord(":"): "%3A", ord(","): "%2C"}
 
 def as_text(run: Run) -> str:
     """Return one line per finding, and a last line that says what was read."""
-    lines = [
-        f"{each.path}:{each.line}:{each.column}: {each.code} {each.severity}: {each.message}"
-        for each in run.findings
-    ]
+    lines = [*map(str, run.findings)]
     if run.findings:
         first = min(run.findings, key=lambda each: SEVERITIES.index(each.severity))
         lines.append(
@@ -72,7 +69,7 @@ Severity: {rule.severity}
 The finding:
 
 ```text
-train.py:{finding.line}:{finding.column}: {rule.code} {rule.severity}: {finding.message}
+{finding}
 ```
 
 ## Use instead
@@ -98,7 +95,8 @@ REPORT = "- A public report: <{rule.thread}>\n"
 
 def explained(rule: Rule) -> str:
     """Return the page of a rule, as Markdown."""
-    page = PAGE.format(rule=rule, finding=lint(rule.wrong, codes=[rule.code])[0])
+    finding = lint(rule.wrong, "train.py", [rule.code])[0]
+    page = PAGE.format(rule=rule, finding=finding)
     if rule.check:
         page += CHECK.format(rule=rule)
     if rule.thread:

@@ -66,6 +66,7 @@ class Source:
         nodes: every node of the tree; `functions`, `classes` and `calls` are some of them.
         classes: the classes by name; `owners` has the class of each method.
         assigned: the values that a name is assigned, by its last part.
+        creations: the calls that make a name, each with the last part of the name.
         made: the last call that makes a name, by its last part.
         makers: what is called to make a name, or the class that a parameter is said to be of.
         wrapped: the library that has the scaler (accelerate, Fabric, Lightning), or "".
@@ -89,11 +90,12 @@ class Source:
         self.makers: dict[str, str] = {}
         for node in self.nodes:
             self._note_names(node)
-        self.made: dict[str, ast.Call] = {}
+        self.creations = list[tuple[ast.Call, str]]()
         for name, values in self.assigned.items():
             for call in filter(None, map(_made_by, values)):
-                self.made[name] = call
+                self.creations.append((call, name))
                 self.makers[name] = name_of(call.func)
+        self.made = {name: call for call, name in self.creations}
         self.wrapped = wrapped(text)
         self.fixed = bool(_FIXED.search(text))
         by_accelerate = self.wrapped == "accelerate" and ".accumulate(" in text
@@ -113,10 +115,9 @@ class Source:
 
     def scalers(self) -> Iterator[tuple[ast.Call, str]]:
         """Yield the calls that make torch's scalers, each with the last part of its name."""
-        for name, values in self.assigned.items():
-            for call in filter(None, map(_made_by, values)):
-                if called(call) in ("GradScaler", "ShardedGradScaler"):
-                    yield call, name
+        for call, name in self.creations:
+            if called(call) in ("GradScaler", "ShardedGradScaler"):
+                yield call, name
 
     @cached_property
     def disabled(self) -> bool:

@@ -84,20 +84,28 @@ Found = Iterator[tuple[str, str, str]]
 
 
 class Walker:
-    """A walk through one function, which may be a method of `owner`."""
+    """A walk through one function, or through the statements of the module.
 
-    def __init__(
-        self, source: Source, start: Function | None = None, owner: str = ""
-    ) -> None:
+    Attributes:
+        trace: The events so far.
+        names: What the names stand for, in the function that is walked now.
+        guards: The conditions around the statement.
+        passed: What must hold after branches that leave, up to the end of the loop or function.
+        loops: The loops around the statement, each with the names of its items.
+        stack: The functions that are entered, from the outermost.
+        owner: The class of the method that is walked, or "".
+        left: Statements until the walk ends.
+    """
+
+    def __init__(self, source: Source, start: ast.Module | Function) -> None:
         self.source = source
         self.trace = Trace(start)
         self.names = Bindings(source)
         self.guards: tuple[Guard, ...] = ()
-        # What must hold after branches that leave, up to the end of the loop or function.
         self.passed: tuple[Guard, ...] = ()
         self.loops: tuple[tuple[ast.AST, frozenset[str]], ...] = ()
-        self.stack: tuple[Function, ...] = (start,) if start else ()
-        self.owner = owner
+        self.stack: tuple[ast.AST, ...] = (start,)
+        self.owner = source.owners.get(start, "")
         self.has_gradients = ".grad" in source.text
         self.left = LONGEST
 
@@ -362,23 +370,18 @@ def _mixes(node: ast.For | ast.AsyncFor, over: Collection[str]) -> bool:
 
 def traces_of(source: Source) -> Iterator[Trace]:
     """Yield the events of the module, and of the functions that nothing else enters."""
-    names = {called(each) for each in source.calls}
-    walker = Walker(source)
-    walker.block(source.tree.body)
-    traces = [walker.trace]
-    entered = {function for _, function in walker.trace.entered}
+    called_names = {called(each) for each in source.calls}
 
     def order(function: Function) -> tuple[bool, int]:
-        # A function that this file calls may be entered by another one.
-        return function.name in names, function.lineno
+        # What this file calls comes last: it may have been entered by then.
+        return function.name in called_names, function.lineno
 
-    for start in sorted(source.functions, key=order):
+    entered = set[ast.AST]()
+    for start in (source.tree, *sorted(source.functions, key=order)):
         if start in entered:
             continue
-        walker = Walker(source, start, source.owners.get(start, ""))
+        walker = Walker(source, start)
         walker.block(start.body)
         entered |= {function for _, function in walker.trace.entered}
-        traces.append(walker.trace)
-    for trace in traces:
-        if trace.of("scale", "step", "unscale", "apex", "backward"):
-            yield trace
+        if walker.trace.of("scale", "step", "unscale", "apex", "backward"):
+            yield walker.trace

@@ -2,9 +2,9 @@
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from ampsim.lint.events import Trace
+from ampsim.lint.events import Traces
 from ampsim.lint.names import (
     OPTIMIZER,
     SCALER,
@@ -41,7 +41,7 @@ _LOADS_A_SCALER = re.compile(
 )
 
 
-def scaler_not_saved(source: Source, traces: Sequence[Trace]) -> Iterator[ast.AST]:
+def scaler_not_saved(source: Source, traces: Traces) -> Iterator[ast.AST]:
     """Yield an optimizer's state per block that saves some, where no scaler is saved.
 
     A scaler that is recreated for each epoch has nothing to save.
@@ -68,7 +68,7 @@ def scaler_not_saved(source: Source, traces: Sequence[Trace]) -> Iterator[ast.AS
         told.add(place)
 
 
-def scaler_not_loaded(source: Source, traces: Sequence[Trace]) -> Iterator[ast.AST]:
+def scaler_not_loaded(source: Source, traces: Traces) -> Iterator[ast.AST]:
     """Yield the first optimizer's state that is loaded where a scaler's is saved and not loaded."""
     loaded = SCALER in source.kinds_of("load_state_dict")
     text = COMMENT.sub("", source.text)

@@ -2,10 +2,10 @@
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
-from ampsim.lint.events import Trace
+from ampsim.lint.events import Traces
 from ampsim.lint.names import called, is_module, name_of
 from ampsim.lint.source import Source
 
@@ -60,7 +60,7 @@ def _scales(func: ast.expr) -> bool:
     return False
 
 
-def is_finite_ignored(source: Source, traces: Sequence[Trace]) -> Iterator[ast.AST]:
+def is_finite_ignored(source: Source, traces: Traces) -> Iterator[ast.AST]:
     """Yield the flags on which nothing acts, and the selections of equals."""
     for step in scaled_steps(source):
         if not any(_acts(source, read) for read in step.reads(step.is_finite.id)):
@@ -79,7 +79,7 @@ def _acts(source: Source, flag: ast.Name) -> bool:
     return isinstance(node, _DECIDES)
 
 
-def new_scale_ignored(source: Source, traces: Sequence[Trace]) -> Iterator[ast.AST]:
+def new_scale_ignored(source: Source, traces: Traces) -> Iterator[ast.AST]:
     """Yield the new dynamic scales that no later step uses."""
     for step in scaled_steps(source):
         loops = [*source.around(step.scale, ast.For | ast.While)]

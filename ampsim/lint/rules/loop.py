@@ -2,23 +2,19 @@
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from ampsim.lint.events import Event, Trace
+from ampsim.lint.events import Event, Trace, Traces
 from ampsim.lint.names import OPTIMIZER, called, name_of, parts_of
 from ampsim.lint.source import Function, Source
 
 _ZEROES = re.compile(r"(zero|clear|reset)_?grad|zero_?\(|grad = None")
 
 
-def scaler_recreated_in_loop(
-    source: Source, traces: Sequence[Trace]
-) -> Iterator[ast.AST]:
+def scaler_recreated_in_loop(source: Source, traces: Traces) -> Iterator[ast.AST]:
     """Yield the scalers that are made again while an optimizer of outside trains."""
-    stepped = set[ast.AST]()
-    for trace in traces:
-        for step in trace.of("step"):
-            stepped.update(step.loops)
+    steps = [step for trace in traces for step in trace.of("step")]
+    stepped = {loop for step in steps for loop in step.loops}
     for made in source.calls:
         if "GradScaler" in called(made):
             repeats = _repeats_of(source, traces, made, stepped)
@@ -28,11 +24,11 @@ def scaler_recreated_in_loop(
 
 
 def _repeats_of(
-    source: Source, traces: Sequence[Trace], made: ast.Call, stepped: set[ast.AST]
+    source: Source, traces: Traces, made: ast.Call, stepped: set[ast.AST]
 ) -> list[ast.AST]:
     """Return the loops with steps that make a scaler again, or a function that is called in one."""
     repeats = [node for node in source.around(made) if node in stepped]
-    function = next(source.around(made, Function), None)
+    function: Function | None = next(source.around(made, Function), None)
     if repeats or function is None:
         return repeats
     if not _trains_a_given_optimizer(source, function, stepped):
@@ -73,7 +69,7 @@ def gradients_never_zeroed(source: Source, trace: Trace, step: Event) -> bool:
     return not _ZEROES.search(source.text)
 
 
-def lost_accumulation(source: Source, traces: Sequence[Trace]) -> Iterator[ast.AST]:
+def lost_accumulation(source: Source, traces: Traces) -> Iterator[ast.AST]:
     """Yield the conditions on full windows of loops that are over before their last window is."""
     for trace in traces:
         for step in trace.of("step"):

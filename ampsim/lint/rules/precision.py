@@ -7,9 +7,9 @@ the file does not show one.
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from ampsim.lint.events import Event, Trace
+from ampsim.lint.events import Event, Trace, Traces
 from ampsim.lint.names import has, keywords_of, leaf, name_of, parts_of
 from ampsim.lint.source import Function, Source
 
@@ -72,17 +72,15 @@ def autocast_dtypes(source: Source, call: ast.Call) -> frozenset[str]:
     enabled = given.get("enabled")
     if isinstance(enabled, ast.Constant) and enabled.value is False:
         return frozenset()
-    dtype = given.get("dtype")
-    if dtype is None and len(call.args) > 1:
-        dtype = call.args[1]
-    if dtype is not None:
+    dtypes = [given["dtype"]] if "dtype" in given else call.args[1:2]
+    for dtype in dtypes:
         return dtypes_of(source, dtype)
     # torch's default is float16 on a GPU, and bfloat16 on the CPU.
     is_on_gpu = "cuda" in source.text and "cpu" not in source.words(call)
     return frozenset({FP16 if is_on_gpu else UNKNOWN})
 
 
-def scaler_with_bfloat16(source: Source, traces: Sequence[Trace]) -> Iterator[ast.AST]:
+def scaler_with_bfloat16(source: Source, traces: Traces) -> Iterator[ast.AST]:
     """Yield the scalers that are enabled where a file computes in bfloat16.
 
     Of a scaler that another file makes, the first loss that it scales is the place.
@@ -110,10 +108,8 @@ def _asks_for_bfloat16(source: Source, enabled: ast.expr) -> bool:
     """Return whether a condition holds under bfloat16, as ``dtype == "bfloat16"`` does."""
     assigned = source.assigned.get(leaf(name_of(enabled)), ())
     names_bfloat16 = _SPELLINGS[BF16].search
-    asks = list[ast.expr]()
-    for part in (enabled, *assigned):
-        if any(map(names_bfloat16, source.words(part))):
-            asks.append(part)
+    parts = [enabled, *assigned]
+    asks = [part for part in parts if any(map(names_bfloat16, source.words(part)))]
     if len(asks) != 1:
         return False
     # A device that supports bfloat16 need not compute in it, so a call is not certain.
@@ -151,7 +147,7 @@ def _is_without_gradients(source: Source, autocast: ast.Call) -> bool:
     return False
 
 
-def unused_scaler(source: Source, traces: Sequence[Trace]) -> Iterator[ast.AST]:
+def unused_scaler(source: Source, traces: Traces) -> Iterator[ast.AST]:
     """Yield the scalers that nothing uses: a test for one, or its kept state, is no use.
 
     Another file may use a name of a module, or the attribute of an object, unless the file is a
