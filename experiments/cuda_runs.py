@@ -81,10 +81,11 @@ def run(
     rows = [judge(each, config.steps) for each in mine]
     tick(config.steps)
     trajectories = {i: outline(points_of(mine[i], config.steps)) for i in chosen(rows)}
-    return {
-        "runs": rows,
-        "shown": [{"run": i, "points": p} for i, p in trajectories.items()],
-    }
+    shown = [
+        {"run": i, "points": points, "forbidden": forbidden(mine[i], config.steps)}
+        for i, points in trajectories.items()
+    ]
+    return {"runs": rows, "shown": shown}
 
 
 def judge(run: runs.Run, steps: int) -> Record:
@@ -128,6 +129,30 @@ def judge(run: runs.Run, steps: int) -> Record:
         "hysteresis": rule.hysteresis,
         **budget(rule, rows, restarts=followed.restarts),
     }
+
+
+def forbidden(run: runs.Run, steps: int) -> list[int]:
+    """Return where a log refutes the control, in steps from its first scale on.
+
+    It is empty if the log cannot be followed, or if its points are numbered by row.
+    """
+    rule, points = runs.rule_of(run), points_of(run, steps)
+    by_row = [place for place, _ in points] == list(range(len(points)))
+    if rule is None or runs.unfit(run) or by_row:
+        return []
+    rows = list(unpacked(run["rows"], steps))
+    control = follow(
+        other(rule, lambda interval: CONTROL * interval),
+        rows,
+        counts_skips=runs.counts_skips(run),
+    )
+    start = next(row.step for row in rows if row.step is not None and has_scale(row))
+    return [step - start for step, _ in control.breaks]
+
+
+def has_scale(row: Row) -> bool:
+    """Return whether a row shows a scale."""
+    return row.before is not None or row.after is not None
 
 
 def default_rule(run: runs.Run, rule: Rule) -> Rule:
