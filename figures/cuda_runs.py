@@ -3,13 +3,14 @@
 It follows a log that shows its steps and names a scaler with a preset. The log is reproduced if the
 state machine can reach every scale that it prints; the data sheet `experiments/inputs/cuda_runs.md`
 explains those that differ. a, gray: the printed scales of a run against the step; blue: the state
-machine. b: the skipped steps of each log that prints every overflow, and how many the skip bound
-(theorems T1 and T10) allows. c: the scale at which runs settle against the number of GPUs. A marker is a
-configuration, and a line joins those that differ in the number of GPUs alone.
+machine; red: where the log contradicts a growth interval three times as long. b: the skipped steps
+of each log that prints every overflow, and how many the skip bound (theorems T1 and T10) allows. c:
+the scale at which runs settle against the number of GPUs. A marker is a configuration, and a line
+joins those that differ in the number of GPUs alone.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import ceil, floor
 from statistics import fmean
 from typing import Any
@@ -71,37 +72,38 @@ def plot(run: Result) -> Figure:
         [],
         color=_style.BLUE,
         linewidth=0.8,
-        label="consistent with the state machine",
+        label="reproduced by the state machine",
     )
-    figure.legend(handles=[printed, machine], loc="outside lower left", ncols=2)
+    wrong = Line2D([], [], color=_style.VERMILION, marker="|", linestyle="none")
+    wrong.set_label("refutes 3 G")
+    keys = [printed, machine, wrong]
+    figure.legend(handles=keys, loc="outside lower left", ncols=3)
     return figure
 
 
 def draw_trajectories(figure: SubFigure, run: Result) -> None:
     """Draw a small panel per run, by program."""
     shown = [
-        (title, *pair)
+        (title, *parts)
         for arm, (title, most) in PROGRAMS.items()
         if arm in run.arms
-        for pair in runs_of(run, arm, most)
+        for parts in runs_of(run, arm, most)
     ]
     grid = figure.subplots(-(-len(shown) // COLUMNS), COLUMNS, squeeze=False).flat
-    for axes, (title, row, points) in zip(grid, shown, strict=False):
-        draw_trajectory(axes, row, points)
+    for axes, (title, row, each) in zip(grid, shown, strict=False):
+        draw_trajectory(axes, row, each)
         axes.set_title(
             f"{title}\n{name_of(row)}", fontsize=7, fontweight="normal", pad=3
         )
-    figure.supxlabel("step", fontsize=7.5)
+    figure.supxlabel("step, or row of the log", fontsize=7.5)
     figure.supylabel("log2 of the loss scale", fontsize=7.5)
     figure.suptitle("a  Public runs", x=0.01, ha="left", fontsize=8, fontweight="bold")
 
 
-def runs_of(run: Result, arm: str, most: int) -> list[tuple[Record, Sequence[Any]]]:
-    """Return the shown runs of a program with their points, those with the most moves first."""
+def runs_of(run: Result, arm: str, most: int) -> list[tuple[Record, Record]]:
+    """Return the shown runs of a program with what is shown, those with the most moves first."""
     record = run.arm(arm).first
-    return [
-        (record["runs"][each["run"]], each["points"]) for each in record["shown"][:most]
-    ]
+    return [(record["runs"][each["run"]], each) for each in record["shown"][:most]]
 
 
 def name_of(row: Mapping[str, Any]) -> str:
@@ -111,16 +113,21 @@ def name_of(row: Mapping[str, Any]) -> str:
     return f"{name}, {row['gpus']} GPUs" if (row["gpus"] or 1) > 1 else name
 
 
-def draw_trajectory(axes: Axes, row: Mapping[str, Any], points: Sequence[Any]) -> None:
-    """Draw the scales of a run, and the state machine where it is followed."""
-    steps, bits = zip(*points, strict=True)
+def draw_trajectory(axes: Axes, row: Mapping[str, Any], shown: Record) -> None:
+    """Draw the scales of a run, where the state machine reproduces them, and where the rule with
+    three times the interval cannot.
+    """
+    steps, bits = zip(*shown["points"], strict=True)
     axes.plot(steps, bits, color=GRAY, linewidth=3, drawstyle="steps-post")
-    if "breaks" in row:
+    if row.get("breaks") == []:
         axes.plot(steps, bits, color=_style.BLUE, linewidth=0.8, drawstyle="steps-post")
     low = floor(min(bits))
     high = ceil(max(bits))
     axes.set_yticks([low, high])
-    axes.set(xlim=(0, steps[-1]), ylim=(low - 1, high + 1))
+    forbidden = shown["forbidden"]
+    heights = [low - 1.4] * len(forbidden)
+    axes.plot(forbidden, heights, "|", color=_style.VERMILION, markersize=3.5)
+    axes.set(xlim=(0, steps[-1]), ylim=(low - 2, high + 1))
     unit = " rows" if list(steps) == [*range(len(steps))] else ""
     end = _style.thousands(float(f"{steps[-1]:.2g}")) + unit
     axes.set_xticks([0, steps[-1]], ["0", end])
@@ -133,7 +140,12 @@ def draw_bound(axes: Axes, run: Result) -> None:
     rows = [row for row in followed(run) if "most" in row]
     kinds = (
         ("consistent", "o", _style.BLUE, [row for row in rows if not row["breaks"]]),
-        ("differs", "x", _style.VERMILION, [row for row in rows if row["breaks"]]),
+        (
+            "not consistent",
+            "x",
+            _style.VERMILION,
+            [row for row in rows if row["breaks"]],
+        ),
     )
     ends = (0.8, 1.3 * max(row["most"] for row in rows))
     axes.plot(ends, ends, color=_style.GREY, linewidth=0.8, label="skip bound")

@@ -51,10 +51,11 @@ def mitigations(run: Result) -> list[tuple[ArmRecords, str, str]]:
     floor = run.config["floor_log2"]
     short = run.config["short_interval"]
     bounded = [
-        (arm, _style.GREEN, f"min\n{2**floor}") for arm in run.where(floor_log2=floor)
+        (arm, _style.GREEN, f"minimum {2**floor}")
+        for arm in run.where(floor_log2=floor)
     ]
     frequent = [
-        (arm, _style.PURPLE, f"G\n{short}") for arm in run.where(growth_interval=short)
+        (arm, _style.PURPLE, f"G = {short}") for arm in run.where(growth_interval=short)
     ]
     return [*bounded, *frequent]
 
@@ -182,16 +183,16 @@ def draw_final(axes: Axes, run: Result) -> None:
     ]
     highest = named[-1][2]
     named += [
-        (arm, color, f"{highest}\n{text}", arm.name)
+        (arm, color, f"{highest}, {text}", arm.name)
         for arm, color, text in mitigations(run)
     ]
-    for x, (arm, color, _, label) in enumerate(named):
+    for y, (arm, color, _, label) in enumerate(named):
         losses = arm.column("test_loss")
-        draw_seeds(axes, [x] * len(losses), losses, color, label)
-    axes.set_xticks(range(len(named)), [tick for _, _, tick, _ in named])
+        draw_seeds(axes, losses, [y] * len(losses), color, label)
+    axes.set_yticks(range(len(named)), [tick for _, _, tick, _ in named])
+    axes.invert_yaxis()
+    _style.draw_rows(axes)
     top = 1.1 * max(record["test_loss"] for record in run.records)
-    axes.set(
-        xlabel="rate of bad batches / critical rate", xlim=(-0.5, len(named) - 0.5)
-    )
-    axes.set(ylabel="test loss (nats)", ylim=(0, max(1.2, top)))
+    axes.set(xlabel="test loss (nats)", xlim=(0, max(1.2, top)))
+    axes.set(ylabel="rate / critical rate")
     _style.label_panel(axes, "c", "Final loss")

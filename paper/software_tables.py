@@ -8,30 +8,11 @@ from ampsim.core.json_lines import Record
 from ampsim.testing import known_failures
 from paper.number_format import escaped
 from paper.numbers import conformance, loops
+from paper.numbers.scalers import SHOWN
 from paper.sources import load
 from paper.values import Cell, Table
 
 DASH = "–"
-SCALERS = {  # dialect -> name in the table
-    "torch.amp.GradScaler": "torch",
-    "apex.amp.LossScaler": "apex",
-    "deepspeed.DynamicLossScaler": "DeepSpeed, ZeRO",
-    "deepspeed.FP16_Optimizer": "DeepSpeed, no ZeRO",
-    "megatron.core.DynamicGradScaler": "Megatron-core",
-    "fairseq.DynamicLossScaler": "fairseq",
-    "colossalai.DynamicGradScaler": "ColossalAI",
-    "nemo.GradScaler": "NeMo",
-    "mmcv.runner.LossScaler": "MMCV",
-    "tf_keras.LossScaleOptimizer": "Keras 2",
-    "keras.LossScaleOptimizer[jax]": "Keras 3",
-    "flax.DynamicScale": "flax",
-    "jmp.DynamicLossScale": "jmp",
-    "paddle.amp.GradScaler[dygraph]": "Paddle",
-    "mindspore.amp.DynamicLossScaleManager": "MindSpore",
-    "mxnet.contrib.amp.LossScaler": "MXNet",
-    "tf.contrib.ExponentialUpdateLossScaleManager": "TensorFlow 1",
-    "roundpipe.GradScaler[async]": "RoundPipe",
-}
 FOR_ZERO = (
     "no report was found"  # one of the class without ZeRO is: DeepSpeed pull 8588
 )
@@ -71,7 +52,7 @@ NONE_FOUND = "none found"
 def settings_of_dialects() -> Table:
     """Return the default settings of scalers that people use."""
     head = ("scaler", "initial", "$gamma$", "$beta$", "$G$", "min", "max", "$H$")
-    rows = tuple((title, *settings_of(name)) for name, title in SCALERS.items())
+    rows = tuple((title, *settings_of(name)) for name, title in SHOWN.items())
     return Table(head, rows, "lrrrrrrr")
 
 
@@ -86,10 +67,10 @@ def settings_of(name: str) -> tuple[Cell, ...]:
 
 
 def in_bits(scale: float | None) -> Cell:
-    """Return log2 of a scale; the ends of float32 are no bounds of a scaler's own."""
+    """Return a scale as a power of two; the ends of float32 are no bounds of a scaler's own."""
     if scale is None or not 2.0**-126 < scale < 2.0**127:
         return DASH
-    return f"{log2(scale):g}"
+    return f"$2^({log2(scale):g})$" if scale > 1 else f"{scale:g}"
 
 
 def findings() -> Table:
@@ -129,7 +110,8 @@ def of_class(arm: str) -> tuple[str, str, str]:
 def of_engine(row: Record) -> tuple[str, str, str]:
     """Return the name and version of an engine, what fails, and the thread about it."""
     name, text, thread = ENGINES[row["arm"]]
-    return (f"{name}~{row['version'].split()[-1]}", text, thread)
+    star = escaped("*" * (row["replaced"] != "nothing"))
+    return (f"{name}~{row['version'].split()[-1]}{star}", text, thread)
 
 
 def torch_version() -> str:

@@ -20,8 +20,10 @@ def log_power() -> Table:
         (fault, *(cell.partition(" of ")[0] for cell in cells))
         for fault, *cells in shown.rows
     )
-    head = ("fault", *shown.columns[1:-1], "overflows")
-    return Table(head, rows, "l" + "r" * len(shown.columns[1:]))
+    every = [head.removeprefix("every ") for head in shown.columns[1:-2]]
+    head = ("fault", *every, "overflows", "counts")
+    groups = (("", 1), ("every so many steps", len(every)), ("", 2))
+    return Table(head, rows, "l" + "r" * (len(every) + 2), groups)
 
 
 def settings() -> Table:

@@ -3,13 +3,14 @@
 from functools import partial
 
 from ampsim.core.json_lines import Record
-from figures.derived_numbers import BROKEN, adapters, failed_checks
+from figures.derived_numbers import BROKEN, adapters, ends, failed_checks
 from figures.results import Result
 from paper.values import Formula, Number
 
 conformance = partial(Number, "conformance")
 
 GRADIENT = "unscale_uses_scale_of_loss"
+ARGUMENTS = {"invalid_arguments_raise", "neutral_factors_raise"}
 INTENDED = ("xfailed",)
 CHECKED = (*BROKEN, "passed", *INTENDED)
 TITLES = {
@@ -40,6 +41,11 @@ def distinct(run: Result, column: str) -> set[str]:
 def failing_check(run: Result, check: str) -> set[str]:
     """Return the classes that fail a check."""
     return {row["class"] for row in installed(run) if check in failed_checks(row)}
+
+
+def in_training(run: Result, row: Record) -> bool:
+    """Return whether a scaler fails a check on something that training meets."""
+    return bool(failed_checks(row) - ends(run) - ARGUMENTS)
 
 
 def promises(run: Result) -> dict[str, str]:
@@ -79,6 +85,9 @@ NUMBERS: dict[str, Number | Formula] = {
     "conformance.checked": conformance(lambda run: pairs(run, CHECKED), ",d"),
     "conformance.failed": conformance(pairs, "d"),
     "conformance.intended": conformance(lambda run: pairs(run, INTENDED), "d"),
+    "conformance.training": conformance(
+        lambda run: sum(in_training(run, row) for row in installed(run)), "d"
+    ),
     "conformance.gradient.classes": conformance(
         lambda run: len(failing_check(run, GRADIENT)), "words"
     ),

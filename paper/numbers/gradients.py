@@ -51,6 +51,9 @@ NUMBERS: dict[str, Number | Formula] = {
     "rules.left.slow": rules(
         lambda run: run.arm("G=200 from 2^0").known("left_plateau"), "words"
     ),
+    "rules.left.near": rules(
+        lambda run: run.arm("G=20").known("left_plateau"), "words"
+    ),
     "rules.steps": rules(lambda run: run.config["steps"], "<=d"),
     "storm.2.min": storm(lambda run: run.arm("storm 2").min("test_loss"), ">=.3f"),
     "storm.min-scale.max": storm(

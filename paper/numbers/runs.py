@@ -17,6 +17,7 @@ from paper.values import Formula, Number
 
 cuda = partial(Number, "cuda_runs")
 TORCH = ("arcface", "swin")  # programs with torch's GradScaler
+TERSE = ("apex", "gnmt")  # programs that print no growth, or no steps
 UPDATED_TWICE = "mlcommons/training_results_v0.7"
 LONGER = 3  # times the growth interval, of the control
 SIGHT = ROOT / "experiments" / "inputs" / "first_sight.jsonl"
@@ -49,19 +50,29 @@ def is_unfollowed(row: Record) -> bool:
     return "breaks" not in row
 
 
+def is_without_dialect(row: Record) -> bool:
+    """Return whether a log's only reason is that its scaler has no dialect."""
+    return row["verdict"] == "no rule" and row["program"] not in TERSE
+
+
+def prints_little(row: Record) -> bool:
+    """Return whether a log prints too little to be followed."""
+    return is_unfollowed(row) and not is_without_dialect(row)
+
+
 def is_consistent(row: Record) -> bool:
     """Return whether the state machine can make each move of a followed log."""
     return row.get("breaks") == []
 
 
+def is_consistent_by_default(row: Record) -> bool:
+    """Return whether a followed log agrees with the scaler's defaults."""
+    return row.get("defaults") == 0
+
+
 def differs(row: Record) -> bool:
     """Return whether a followed log has a break, a move that the state machine cannot make."""
     return bool(row.get("breaks"))
-
-
-def grows(row: Record) -> bool:
-    """Return whether a followed log shows a growth."""
-    return bool(row.get("growths"))
 
 
 def is_still(row: Record) -> bool:
@@ -87,6 +98,26 @@ def is_updated_twice(row: Record) -> bool:
 def refutes_configured(row: Record) -> bool:
     """Return whether such a log refutes the interval that its program is configured with."""
     return is_updated_twice(row) and row["rivals"]["twice"] > 0
+
+
+def refutes_longer_as_printed(row: Record) -> bool:
+    """Return whether a log that prints its interval refutes one three times as long."""
+    return refutes_longer(row) and source_of(row) == "log"
+
+
+def is_of_program(row: Record, program: str) -> bool:
+    """Return whether a followed log is of a program."""
+    return is_followed(row) and row["program"] == program
+
+
+def is_of_mlperf(row: Record) -> bool:
+    """Return whether a followed log is of MLPerf's fairseq."""
+    return is_of_program(row, "fairseq") and "mlcommons" in row["repository"]
+
+
+def is_of_fairseq_default(row: Record) -> bool:
+    """Return whether a log's interval is the one that fairseq's trainer sets by default."""
+    return is_of_program(row, "fairseq") and source_of(row) == "default"
 
 
 def is_of_source(row: Record, source: str) -> bool:
@@ -155,6 +186,11 @@ def judged() -> list[Record]:
     return [row for row in rows if row["certain"] and row["truth"] in WORDS]
 
 
+def read() -> list[Record]:
+    """Return all logs that readers read."""
+    return [row for _, row in read_objects(SIGHT) if row["of"] == "explain"]
+
+
 def samples() -> list[int]:
     """Return the samples of logs."""
     return sorted({row["sample"] for row in judged()})
@@ -203,12 +239,19 @@ KINDS: dict[str, Kind] = {
     "followed": is_followed,
     "whole": is_consistent,
     "differing": differs,
-    "growing": grows,
     "still": is_still,
+    "defaults": is_consistent_by_default,
     "longer": refutes_longer,
+    "half": partial(refutes, interval="half"),
     "next": partial(refutes, interval="one more"),
     "twice": is_updated_twice,
     "twice.refuted": refutes_configured,
+    "longer.log": refutes_longer_as_printed,
+    "little": prints_little,
+    "dialectless": is_without_dialect,
+    "arcface": partial(is_of_program, program="arcface"),
+    "mlperf": is_of_mlperf,
+    "fairseq": is_of_fairseq_default,
     "bound": has_bound,
     "bound.within": is_within,
     "bound.power": exceeds_longer,
@@ -236,6 +279,7 @@ SIGHTS: dict[str, Callable[[], list[Record]]] = {
     "cleared": partial(of_verdict, PROBLEM, HEALTHY),
     "false": partial(of_verdict, HEALTHY, PROBLEM),
     "unread": unread,
+    "read": read,
     "nan.problems": partial(saying_nan, PROBLEM),
     "nan.healthy": partial(saying_nan, HEALTHY),
 }
@@ -268,6 +312,12 @@ def total(run: Result, column: str, *, held_out: bool = False) -> int:
     return sum(row[column] for row in rows)
 
 
+def largest_share(run: Result) -> int:
+    """Return how many logs with power are of the repository that has most of them."""
+    rows = logs(run, refutes_longer)
+    return max(Counter(row["repository"] for row in rows).values())
+
+
 def breaks(run: Result) -> int:
     """Return how many moves of the followed logs the state machine cannot make."""
     return sum(len(row["breaks"]) for row in logs(run, differs))
@@ -293,8 +343,8 @@ NUMBERS: dict[str, Number | Formula] = {
     "cuda.clean.repositories": cuda(clean_repositories, "d"),
     "cuda.gpus": cuda(most_gpus, ",d"),
     "cuda.moves": cuda(partial(total, column="moves"), ",d"),
-    "cuda.growths": cuda(partial(total, column="growths"), ",d"),
     "cuda.control": cuda(partial(total, column="control"), ",d"),
+    "cuda.longer.largest": cuda(largest_share, "d"),
     "cuda.breaks": cuda(breaks, "d"),
     "cuda.torch.growths": cuda(torch_growths, ".0f"),
     "cuda.held.moves": cuda(partial(total, column="moves", held_out=True), "d"),

@@ -16,6 +16,26 @@ from paper.values import Formula, Number
 traces = partial(Number, "traces")
 
 TORCH = dialects.get("torch.amp.GradScaler")
+SHOWN = {  # dialect of the table of settings -> name
+    "torch.amp.GradScaler": "torch",
+    "apex.amp.LossScaler": "apex",
+    "deepspeed.DynamicLossScaler": "DeepSpeed, ZeRO",
+    "deepspeed.FP16_Optimizer": "DeepSpeed, no ZeRO",
+    "megatron.core.DynamicGradScaler": "Megatron-core",
+    "fairseq.DynamicLossScaler": "fairseq",
+    "colossalai.DynamicGradScaler": "ColossalAI",
+    "nemo.GradScaler": "NeMo",
+    "mmcv.runner.LossScaler": "MMCV",
+    "tf_keras.LossScaleOptimizer": "Keras 2",
+    "keras.LossScaleOptimizer[jax]": "Keras 3",
+    "flax.DynamicScale": "flax",
+    "jmp.DynamicLossScale": "jmp",
+    "paddle.amp.GradScaler[dygraph]": "Paddle",
+    "mindspore.amp.DynamicLossScaleManager": "MindSpore",
+    "mxnet.contrib.amp.LossScaler": "MXNet",
+    "tf.contrib.ExponentialUpdateLossScaleManager": "TensorFlow 1",
+    "roundpipe.GradScaler[async]": "RoundPipe",
+}
 BEYOND_DOUBLE = 1200  # more overflows in a row than any scale can be halved
 
 
@@ -49,6 +69,11 @@ def count(holds: Callable[[Rule], bool]) -> int:
     return sum(holds(dialects.get(name)) for name in dialects.names())
 
 
+def torch_failures() -> str:
+    """Return the names of the checks that torch's scaler fails, as words."""
+    return ", ".join(name.replace("_", " ") for name in known_failures.TORCH)
+
+
 def packages() -> set[str]:
     """Return the packages that dialects are of, by the first word of their names."""
     return {name.partition(".")[0] for name in dialects.names()}
@@ -56,6 +81,7 @@ def packages() -> set[str]:
 
 NUMBERS: dict[str, Number | Formula] = {
     "dialects": Formula(lambda: len(dialects.names()), "d"),
+    "dialects.shown": Formula(lambda: len(SHOWN), "d"),
     "dialects.packages": Formula(lambda: len(packages()), "d"),
     "field.infinite": Formula(partial(count, becomes_infinite), "words"),
     "field.zero": Formula(partial(count, becomes_zero), "d"),
@@ -66,6 +92,7 @@ NUMBERS: dict[str, Number | Formula] = {
     ),
     "suite.checks": Formula(lambda: len(SUITE), "d"),
     "suite.torch": Formula(lambda: len(known_failures.TORCH), "d"),
+    "suite.torch.names": Formula(torch_failures, "text"),
     "suite.torch.range": Formula(
         lambda: len(known_failures.TORCH.keys() & ENDS), "words"
     ),

@@ -56,7 +56,6 @@ def on_both(largest: Callable[[Result], float], form: str) -> Formula:
 NUMBERS: dict[str, Number | Formula] = {
     "t1.default.in": Formula(lambda: 1 / theory.skip_rate(Rule()), ".0f"),
     "t3.quantile": Formula(lambda: theory.tracked_quantile(2000), "%3"),
-    "t4.skips": Formula(lambda: theory.recovery(Rule(), 10, 10).skips, "words"),
     "t4.steps": Formula(lambda: theory.recovery(Rule(), 10, 10).steps, ",d"),
     "t8.critical.in": Formula(lambda: 1 / theory.critical_bad_rate(Rule()), ",.0f"),
     "real.level.both": on_both(worst_level, "<=.2f"),

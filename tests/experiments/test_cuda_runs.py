@@ -177,3 +177,18 @@ def test_sizes_in_data_sheet_match_data():
             f"2^{min(settled):g} to 2^{max(settled):g} | 2^{median(settled):g} |"
             in SHEET
         )
+
+
+def test_shown_logs_have_all_places_that_refute_control():
+    for record in results.load("cuda_runs").records:
+        for shown in record["shown"]:
+            row = record["runs"][shown["run"]]
+            assert len(shown["forbidden"]) in (0, row.get("control"))
+            last, _ = shown["points"][-1]
+            assert all(0 < step <= last for step in shown["forbidden"])
+
+
+def test_defaults_break_nothing_where_they_are_the_settings():
+    for row in cuda_runs(results.load("cuda_runs")):
+        if row["program"] == "swin":
+            assert row["defaults"] == len(row["breaks"])

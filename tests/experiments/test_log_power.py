@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from ampsim.core.machine import Rule
 from ampsim.core.state import State
 from experiments.corpus.follow import follow
-from experiments.log_power import Config, Scaler, arms, every_rows, overflow_rows
+from experiments.log_power import (
+    Config,
+    Scaler,
+    arms,
+    every_rows,
+    exceeds_bound,
+    overflow_rows,
+)
 
 THRESHOLDS = st.lists(st.floats(5.0, 30.0), min_size=2, max_size=200)
 
@@ -38,6 +45,7 @@ def test_right_scaler_is_never_contradicted(
     rule = Rule(growth_interval=interval)
     for rows in (every_rows(steps, every), overflow_rows(steps, every)):
         assert not follow(rule, rows, counts_skips=True).breaks
+    assert not exceeds_bound(rule, steps)
 
 
 @pytest.mark.parametrize(
@@ -49,3 +57,10 @@ def test_fault_changes_the_scales(name: str) -> None:
         list(each.steps(thresholds, 10)) for each in (arms(Config())[name], Scaler())
     )
     assert faulty != right
+
+
+def test_counts_alone_show_that_nothing_backs_off() -> None:
+    rule = Rule(growth_interval=10)
+    steps = list(Scaler(falls=0).steps([8.0] * 5 + [4.0] * 95, 10))
+    assert sum(step.overflows for step in steps) == 95
+    assert exceeds_bound(rule, steps)

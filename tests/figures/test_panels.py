@@ -111,7 +111,7 @@ LINES: list[tuple[str, int, str, Callable[[results.Result], Shown]]] = [
     ("overflow_storm", 1, "x", storms(lambda arm: [
         len(row["bad"]) / 800 / theory.critical_bad_rate(Rule(growth_interval=10)) for row in arm])),
     ("overflow_storm", 1, "y", storms(lambda arm: [F.overflow_storm.drift(row) for row in arm])),
-    ("overflow_storm", 2, "y", storms(lambda arm: arm.column("test_loss"))),
+    ("overflow_storm", 2, "x", storms(lambda arm: arm.column("test_loss"))),
     ("rules_trained", 0, "y", lambda run: {
         name: np.log2(run.arm(name).scales(run.steps))[0] for name in F.rules_trained.TRACES}),
     ("rules_trained", 1, "x", policies(lambda arm: 100 * arm.numbers("skip_rate"))),
