@@ -53,7 +53,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType, ModuleType
 from typing import Any, TypedDict, Unpack
 
-from ampsim.testing.scheduler import instrument as _watch
+from ampsim.testing.scheduler import instrument
 from ampsim.testing.scheduler import sync as _sync
 from ampsim.testing.scheduler.deadlock import Step, StuckError, replay, story
 from ampsim.testing.scheduler.task_runner import Chooser, TaskRunner, activate
@@ -68,7 +68,7 @@ class Scheduler:
     """The argument of a program under test: threads, locks and switch points of one run."""
 
     sync: ModuleType = _sync
-    """`threading` and `queue` under control: Lock, RLock, Condition, Event, Semaphore, Queue, Thread ..."""
+    """`threading` and `queue` under control: Lock, RLock, Condition, Event, Queue, Thread ..."""
 
     def __init__(self, task_runner: TaskRunner) -> None:
         self._task_runner = task_runner
@@ -91,19 +91,38 @@ class Scheduler:
         """Make each access to these attributes of a class's instances a switch point until the run
         ends.
         """
-        _watch.watch_attributes(self._task_runner, owner, names)
+        if not names:
+            raise TypeError(
+                f"watch({owner.__name__}): expected names of attributes, such as *vars(an_instance)"
+            )
+        for method in instrument.ACCESS:
+            access = instrument.switching(self._task_runner, owner, names, method)
+            self.replace(owner, method, access)
 
     def replace(self, owner: object, name: str, value: object) -> None:
         """Set an attribute of a class or module until the run ends."""
-        _watch.replace(self._task_runner, owner, name, value)
+        cleanup = self._task_runner.cleanup
+        own = vars(owner)
+        if name in own:
+            cleanup.callback(setattr, owner, name, own[name])
+        else:
+            cleanup.callback(delattr, owner, name)
+        setattr(owner, name, value)
 
     def patch(self, module: ModuleType) -> tuple[str, ...]:
         """Replace `threading`, `queue` and `time.sleep` in an unmodified module until the run ends.
 
         Whatever in the module is one of these modules or of their primitives, under any name;
-        returns the names replaced. Locks made when the module was imported stay real.
+        returns the names replaced. Locks made when the module was imported stay real: patch, then
+        reload the module or create the locks again.
         """
-        return _watch.patch(self._task_runner, module)
+        patched = []
+        for name, value in [*vars(module).items()]:
+            ours = instrument.STAND_INS.get(id(value))
+            if ours is not None:
+                self.replace(module, name, ours)
+                patched.append(name)
+        return tuple(patched)
 
 
 @dataclass(frozen=True)
