@@ -27,7 +27,6 @@ SEARCH = 24
 """Halvings of the longest usual search for a first scale."""
 SUM_SCALE = 2.0**-10
 """A scale that a loss can need that is a sum over many tokens."""
-TINY_SCALE = 2.0**-14
 LOW_SCALE = 4.0
 ENDLESS = 2.0**40
 """A scale at which a gradient of 6e-8 overflows."""

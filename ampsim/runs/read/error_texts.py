@@ -58,25 +58,6 @@ def error_texts() -> list[dict[str, Any]]:
     ]
 
 
-def error_in(text: str, context: str = "") -> dict[str, Any] | None:
-    """Return the known error in a text; None if there is none.
-
-    Args:
-        text: A message, or a log with one.
-        context: Other text of the log. An error that many programs raise is known only beside the
-            name of the program that the explanation is about.
-
-    Returns:
-        A row of the table.
-    """
-    plain = text.translate(_QUOTES)
-    for row in error_texts():
-        is_near = re.search(row.get("of", ""), f"{context} {text}")
-        if is_near and row["pattern"].search(plain):
-            return row
-    return None
-
-
 def error_id_in(line: str) -> str:
     """Return the id of the known error in a line; "" if there is none. `of` is not checked."""
     low = line.lower()
