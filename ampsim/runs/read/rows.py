@@ -61,9 +61,9 @@ class RowReader:
             self._series[key] = Series(name, role, rank)
         return self._series[key]
 
-    def has(self, name: str, rank: int = 0) -> bool:
-        """Return whether there are numbers of a name without a role; they may be loss scales."""
-        series = self._series.get((name, rank))
+    def may_be_scale(self, name: str) -> bool:
+        """Return whether earlier numbers of a name have no role, and may be loss scales."""
+        series = self._series.get((name, 0))
         return series is not None and not series.role
 
     def note_epoch(self, line: int, epoch: float) -> None:

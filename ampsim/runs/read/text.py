@@ -166,11 +166,16 @@ def _wholes(holes: list[_Hole], marks: dict[str, int]) -> dict[str, int]:
 
 
 def _role_in(
-    text: str, hole: _Hole, name: str, *, held_out: bool, is_candidate: bool
+    text: str, hole: _Hole, name: str, *, held_out: bool, least: float
 ) -> tuple[str, str] | None:
     """Return the name and the role of a number; None if the number is not kept.
 
-    A candidate has a name whose other numbers may be loss scales.
+    Args:
+        text: The line.
+        hole: The number.
+        name: Its name.
+        held_out: Whether it is of an evaluation.
+        least: Least number without a role that may be a loss scale.
     """
     role = role_of(name)
     is_flag = hole.text.lower() in ("true", "false")
@@ -183,7 +188,6 @@ def _role_in(
     )  # a maximum of inf
     if not role and _is_lost(hole) and not is_setting and (name or _is_bare(text)):
         return name or NAMELESS, "other"
-    least = 0.0 if is_candidate else 2.0
     if not (role or _may_be_scale(name, hole, text, least)):
         return None
     if held_out and role == "loss":
@@ -347,34 +351,23 @@ class TextReader:
         if not _OF_A_RUN.search(text) and not _is_bare(text):
             return [], {}
         shape = NUMBER.sub("#", text.replace("#", "=")).strip()
-        given = names_of(shape, len(holes))
+        names = names_of(shape, len(holes)) or _names(text, holes)
         columns, marks = dict[str, Column](), dict[str, int]()
         steps: dict[int, int] = {}  # how well a number fits as the step -> its place
-        held_out = bool(_SETTINGS.search(text))
-        name = indexed = counted = ""
-        for at, hole in enumerate(holes):
-            before = counted + hole.before
-            last, name = name, given[at] if given else name_before(before)
-            is_value = role_of(name) or before.rstrip()[-1:] in ("=", ":")
-            is_word = hole.text[0] in "nNiI" and not (is_value or _is_lost(hole))
-            # The name of the 3 in "nan batches: 3", and of the NaN in "loss 2.1 (nan)".
-            counted = f"{before}{hole.text}" if is_word else ""
-            if not name and hole.before.strip() == "(" and role_of(last) == "loss":
-                name = f"running {last}"
-            if not name and _is_lost(hole) and _LOSS.search(text[: hole.start]):
-                name = "loss"  # such as "Loss at step 30: nan"
+        held_out, indexed = bool(_SETTINGS.search(text)), ""
+        for hole, own in zip(holes, names, strict=True):
             held_out = held_out or _is_held_out(hole)
             if hole.before.rstrip().endswith("[") and _INDEX_END.match(hole.after):
-                steps[2], indexed = hole.start, name  # such as that of loss[120]: 2.3
-            elif not _mark(text, hole, name, marks, steps):
-                name = name or indexed
-                candidate = self._rows.has(name)
-                kept = _role_in(
-                    text, hole, name, held_out=held_out, is_candidate=candidate
-                )
-                name = name or (kept or ("",))[0]
-                if kept and name != "_" and name not in columns:
-                    columns[name] = Column(hole.start, *kept, is_logarithm(name))
+                steps[2], indexed = hole.start, own  # such as that of loss[120]: 2.3
+                continue
+            name = own or indexed
+            if _mark(text, hole, own, marks, steps) or name == "_":
+                continue
+            least = 0.0 if self._rows.may_be_scale(name) else 2.0
+            kept = _role_in(text, hole, name, held_out=held_out, least=least)
+            if kept:
+                column = Column(hole.start, *kept, is_logarithm(name))
+                columns.setdefault(name or kept[0], column)
         if steps:
             marks["step"] = steps[max(steps)]
         read = [each for each in columns.values() if each.role != ASIDE]
@@ -407,6 +400,25 @@ def _split(text: str, separator: str | None) -> list[str]:
     return [
         cell.strip(" \"'\t").lower() for cell in text.strip("\r\n |").split(separator)
     ]
+
+
+def _names(text: str, holes: list[_Hole]) -> list[str]:
+    """Return the names of the numbers of a line, each from the text in front of it."""
+    names, counted = list[str](), ""
+    for hole in holes:
+        before = counted + hole.before
+        name = name_before(before)
+        # The nan in "nan batches: 3" is a word of the name of the 3.
+        is_value = role_of(name) or before.rstrip()[-1:] in ("=", ":")
+        is_word = hole.text[0] in "nNiI" and not (is_value or _is_lost(hole))
+        counted = before + hole.text if is_word else ""
+        is_mean = hole.before.strip() == "(" and role_of("".join(names[-1:])) == "loss"
+        if not name and is_mean:
+            name = f"running {names[-1]}"  # that of the NaN in "loss 2.1 (nan)"
+        elif not name and _is_lost(hole) and _LOSS.search(text[: hole.start]):
+            name = "loss"  # such as "Loss at step 30: nan"
+        names.append(name)
+    return names
 
 
 def _holes(text: str) -> list[_Hole]:
