@@ -30,7 +30,8 @@ ROLES: dict[str, tuple[str, ...]] = {
     "mkdir": ("made",), "safe_open": ("read",), "serialize_file": ("", "written"),
 }  # fmt: skip
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
-KEPT = ("/dev/", "/proc/", "/sys/")
+# Native code reads the caches of libraries, as that of datasets.
+KEPT = ("/dev/", "/proc/", "/sys/", os.path.expanduser("~/.cache/"))
 
 
 @contextmanager
