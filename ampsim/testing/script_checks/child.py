@@ -82,11 +82,8 @@ class Child:
         signal.setitimer(signal.ITIMER_REAL, settings.time_limit)
         with ExitStack() as stack:
             stack.enter_context(self.session.recorder.install())
-            redirection = stack.enter_context(
-                redirect_writes(settings.folder / "files")
-            )
-            self.session.redirect = redirection.to_write
-            self.session.branch = redirection.branch
+            redirected = redirect_writes(settings.folder / "files")
+            self.session.redirection = stack.enter_context(redirected)
             try:
                 runpy.run_path(settings.script, run_name="__main__")
                 self.finish("end")

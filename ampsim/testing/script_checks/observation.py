@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from ampsim.testing.lines import is_users, shown
+from ampsim.testing.script_checks.outcome import Outcome
 from ampsim.testing.script_checks.trace import (
     Event,
     OptimizerTrace,
     Save,
     ScalerTrace,
 )
-from ampsim.testing.script_checks.trials import Outcome
 
 
 @dataclass

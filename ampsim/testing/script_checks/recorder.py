@@ -40,11 +40,40 @@ CLIPS = ("clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_")
 READS = ("item", "__float__", "tolist", "numpy")  # what makes numbers of a tensor
 
 
+class Listener:
+    """What a recorder tells of each moment; the methods do nothing."""
+
+    def before_scale(self) -> None:
+        """Act before a loss is scaled."""
+
+    def after_backward(self, received: list[OptimizerTrace]) -> None:
+        """Act when gradients of some optimizers have arrived."""
+
+    def before_step(self, optimizer: OptimizerTrace) -> None:
+        """Act before an optimizer itself steps."""
+
+    def after_attempt(self, optimizer: OptimizerTrace, *, taken: bool) -> None:
+        """Act after a step that was taken or skipped."""
+
+    def after_update(self) -> None:
+        """Act after an update of a scaler."""
+
+    def after_read(self, tensor: Tensor) -> None:
+        """Act when the script makes a number of a tensor."""
+
+    def save_target(self, target: Any) -> Any:
+        """Return where a checkpoint is written that the script saves at a path."""
+        return target
+
+    def end(self, why: str) -> None:
+        """Act when the script has ended."""
+
+
 class Recorder:
     """The record of one process.
 
     Attributes:
-        listener: A `Trials`, which is told of each moment.
+        listener: Who is told of each moment.
         events: All calls, in their order.
         optimizers: By their ids.
         scalers: The enabled ones, by their ids.
@@ -56,7 +85,7 @@ class Recorder:
         scales_since_attempt: The same, since the last step.
     """
 
-    def __init__(self, listener: Any) -> None:
+    def __init__(self, listener: Listener) -> None:
         self.listener = listener
         self.events: list[Event] = []
         self.optimizers: dict[int, OptimizerTrace] = {}
@@ -333,8 +362,7 @@ class Recorder:
         is_path = isinstance(target, (str, os.PathLike))
         folder = os.path.dirname(os.path.abspath(target)) if is_path else event.where
         self.saves.append(Save(event, folder, kinds, bool(own_kind(value))))
-        if (redirected := self.listener.save_target(target)) is not None:
-            original(value, redirected, *args, **kwargs)
+        original(value, self.listener.save_target(target), *args, **kwargs)
 
     def _batch(self, original: Any, batches: Any) -> Any:
         self._add("batch")

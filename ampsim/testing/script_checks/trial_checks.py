@@ -9,9 +9,9 @@ import numpy as np
 from ampsim.testing.judge import NotApplicableError
 from ampsim.testing.script_checks.check import Finding, check, needs
 from ampsim.testing.script_checks.observation import Observation
+from ampsim.testing.script_checks.outcome import Outcome
 from ampsim.testing.script_checks.snapshot import Array, Snapshot
 from ampsim.testing.script_checks.trace import Event, OptimizerTrace
-from ampsim.testing.script_checks.trials import Outcome
 
 CLOSE = 0.1  # relative difference of gradients that fp16 may make
 OFTEN = 0.9  # of the windows: a schedule that advances so often advances in each one

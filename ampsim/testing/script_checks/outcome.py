@@ -1,0 +1,79 @@
+"""Trials of a script, and what is seen in each of them."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ampsim.testing.lines import Change
+from ampsim.testing.script_checks.snapshot import Array, Snapshot
+from ampsim.testing.script_checks.trace import Event
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What is done in one trial.
+
+    Attributes:
+        kind: "unchanged", "repeated" (unchanged again), "scale" (another loss scale), "gradient"
+            (one inf in a gradient), "overflows" (an inf in each window), or "later" (the same).
+        optimizer: Name of the optimizer whose gradient gets the inf.
+        backward: Index of the backward pass that gets it.
+    """
+
+    kind: Literal["unchanged", "repeated", "scale", "gradient", "overflows", "later"]
+    optimizer: str = ""
+    backward: int = 0
+
+    @property
+    def overflows(self) -> bool:
+        """Whether each window overflows."""
+        return self.kind in ("overflows", "later")
+
+    def __str__(self) -> str:
+        return f"{self.kind}-{self.optimizer}-{self.backward}"
+
+
+@dataclass
+class Outcome:
+    """What was seen in one trial; mappings are keyed by the names of optimizers.
+
+    Attributes:
+        trial: What was done.
+        ended: "two windows", "end", or the error that the script raised; "killed" if it did not end
+            in time.
+        before: When the first gradient of the trial had arrived.
+        after: At the end of the first window, or of the last one if each overflows.
+        gradients: For each step of the first window, the first elements of each gradient, unscaled.
+        attempts: For each step, whether it was taken.
+        passes: Number of backward passes whose gradients the first step uses.
+        seeded: Where the inf was seeded.
+        reads: By place, the numbers that the script made of tensors in the first window.
+        events: The calls of the script.
+        marks: Number of calls of `scale` at the end of each window.
+        averaged: Optimizers of which an average has moved, while each window overflowed.
+        changes: Lines that change "gradients", "parameters", or "averages" of an optimizer; `what`
+            ends in its name.
+    """
+
+    trial: Trial
+    ended: str = "killed"
+    before: dict[str, Snapshot] = field(default_factory=dict)
+    after: dict[str, Snapshot] = field(default_factory=dict)
+    gradients: dict[str, list[Array]] = field(default_factory=dict)
+    attempts: dict[str, list[bool]] = field(default_factory=dict)
+    passes: dict[str, int] = field(default_factory=dict)
+    seeded: dict[str, str] = field(default_factory=dict)
+    reads: dict[str, list[float]] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+    marks: list[int] = field(default_factory=list)
+    averaged: set[str] = field(default_factory=set)
+    changes: list[Change] = field(default_factory=list)
+
+
+def plan(unchanged: Outcome) -> list[Trial]:
+    """Return the trials that follow the unchanged one."""
+    trials = [Trial("repeated"), Trial("scale")]
+    for name, passes in unchanged.passes.items():
+        trials.append(Trial("gradient", name, 0))
+        if passes > 1:
+            trials.append(Trial("gradient", name, passes - 1))
+    return [*trials, Trial("overflows")]
