@@ -84,6 +84,10 @@ class Observation:
         """Return the events of these kinds."""
         return [event for event in self.events if event.kind in kinds]
 
+    def optimizer(self, name: str) -> OptimizerTrace:
+        """Return an optimizer by its name."""
+        return next(each for each in self.optimizers if each.name == name)
+
     def outcome(self, kind: str) -> Outcome | None:
         """Return the outcome of the trial of a kind; None if it has none, or was killed."""
         outcomes = (each for each in self.outcomes if each.trial.kind == kind)

@@ -1,5 +1,6 @@
 """Trials of a script, and what is seen in each of them."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -67,6 +68,34 @@ class Outcome:
     marks: list[int] = field(default_factory=list)
     averaged: set[str] = field(default_factory=set)
     changes: list[Change] = field(default_factory=list)
+
+    def scale(self, name: str) -> float:
+        """Return the loss scale when the first gradient of an optimizer had arrived."""
+        return self.before[name].scale if name in self.before else math.nan
+
+    def lines(self, what: str) -> list[str]:
+        """Return the lines of the script that change something, beside torch's own calls."""
+        known = {event.where.partition(" ")[0] for event in self.events}
+        places = [change.where for change in self.changes if change.what == what]
+        return [place for place in places if place not in known]
+
+    def calls(self, name: str, number: int = 0) -> list[Event]:
+        """Return the calls that concern one step of an optimizer, since its last one, and the
+        update after it.
+        """
+        calls: list[Event] = []
+        steps = 0
+        for event in self.events:
+            is_own = name in event.optimizers
+            if steps > number and event.kind == "update":
+                return [*calls, event]
+            if event.kind == "update" or (is_own and steps <= number):
+                calls.append(event)
+            if is_own and "step" in event.kind:
+                if steps < number:
+                    calls = []
+                steps += 1
+        return calls
 
 
 def plan(unchanged: Outcome) -> list[Trial]:

@@ -22,7 +22,7 @@ from ampsim.testing.check import (
 )
 from ampsim.testing.judge import NotApplicableError
 from ampsim.testing.script_checks import checks as _checks  # noqa: F401
-from ampsim.testing.script_checks import trial_checks as _trial_checks  # noqa: F401
+from ampsim.testing.script_checks import skip_checks as _skip_checks  # noqa: F401
 from ampsim.testing.script_checks.check import CHECKS, Finding
 from ampsim.testing.script_checks.child import Settings
 from ampsim.testing.script_checks.observation import Observation
