@@ -13,6 +13,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 State = dict[str, Array]
 LOGGED = "logged"
 DATA = "data"
+NUMBERS = "biuf"  # kinds of dtypes
+STRAIGHT = 1 / 64  # of a change, that may differ from a multiple of another one
 
 
 def snapshot(
@@ -86,45 +88,40 @@ class Difference:
         """The changes of both runs as float64; of what is logged, the values. None if they cannot
         be compared.
         """
-        if (
-            self.left is None
-            or self.right is None
-            or self.left.shape != self.right.shape
-        ):
+        left, right, before = self.left, self.right, self.before
+        if left is None or right is None or left.shape != right.shape:
             return None
-        if self.left.dtype.kind not in "biuf":
+        if left.dtype.kind not in NUMBERS:
             return None
-        left, right = (
-            array.astype(np.float64).ravel() for array in (self.left, self.right)
-        )
+        lefts, rights = _flat(left), _flat(right)
         is_logged = self.name.startswith(f"{LOGGED}.")
-        if self.before is None or self.before.shape != self.left.shape or is_logged:
-            return left, right
-        before = self.before.astype(np.float64).ravel()
+        if is_logged or before is None or before.shape != left.shape:
+            return lefts, rights
+        start = _flat(before)
         with np.errstate(invalid="ignore"):
-            return left - before, right - before
+            return lefts - start, rights - start
 
     def factor(self) -> float | None:
         """Return by what the change of the left run is multiplied in the right one; None if by no
         one number.
         """
-        left, right = self.changes or (np.zeros(1), np.zeros(1))
+        if self.changes is None:
+            return None
+        left, right = self.changes
         square = float(left @ left)
         if not (0 < square < np.inf and np.isfinite(right).all()):
             return None
         factor = float(left @ right) / square
-        is_close = np.linalg.norm(right - factor * left) <= np.linalg.norm(right) / 64
-        return factor if is_close else None
+        rest = np.linalg.norm(right - factor * left)
+        return factor if rest <= STRAIGHT * np.linalg.norm(right) else None
 
     @property
     def is_poisoned(self) -> bool:
         """Whether an element has become inf or NaN."""
         right = self.right
-        return (
-            right is not None
-            and right.dtype.kind == "f"
-            and not np.isfinite(right).all()
-        )
+        if right is None or right.dtype.kind != "f":
+            return False
+        return not np.isfinite(right).all()
 
     def __str__(self) -> str:
         left, right = self.left, self.right
@@ -134,13 +131,17 @@ class Difference:
             kinds = (f"{array.dtype}{list(array.shape)}" for array in (left, right))
             return f"{self.name} is {' and '.join(kinds)}"
         apart = left != right
-        if left.dtype.kind in "fiu":
+        if left.dtype.kind in NUMBERS:
             with np.errstate(invalid="ignore"):
-                apart = np.abs(right.astype(np.float64) - left.astype(np.float64))
+                apart = np.abs(_flat(right) - _flat(left)).reshape(left.shape)
         # A NaN counts as the largest.
         index = np.unravel_index(np.argmax(apart), apart.shape)
         where = [int(each) for each in index] or ""
         return f"{self.name}{where} is {right[index]!s}, expected {left[index]!s}"
+
+
+def _flat(array: Array) -> Array:
+    return array.astype(np.float64).ravel()
 
 
 def differences(
@@ -188,18 +189,16 @@ def beyond(
     for name in dict.fromkeys([*left, *right]):
         each = Difference(name, left.get(name), right.get(name), before.get(name))
         owner, _, rest = name.partition(".")
-        last = (
-            rest.rpartition(".")[2]
-            if rest.startswith(("state.", "param_groups."))
-            else ""
-        )
-        kind = owner, last, each.left.dtype.kind if each.left is not None else ""
+        is_optimizers = rest.startswith(("state.", "param_groups."))
+        last = rest.rpartition(".")[2] if is_optimizers else ""
+        dtype = each.left.dtype.kind if each.left is not None else ""
         if owner not in (LOGGED, DATA):
-            kinds.setdefault(kind, []).append(each)
-    far = [
-        each for kind in kinds.values() if _distance(kind) > tolerance for each in kind
-    ]
-    return [each for each in far if not same(each.left, each.right)]
+            kinds.setdefault((owner, last, dtype), []).append(each)
+    found: list[Difference] = []
+    for kind in kinds.values():
+        if _distance(kind) > tolerance:
+            found += [each for each in kind if not same(each.left, each.right)]
+    return found
 
 
 def _distance(kind: Iterable[Difference]) -> float:
@@ -213,16 +212,15 @@ def _distance(kind: Iterable[Difference]) -> float:
                 return np.inf
             continue
         left, right = each.changes
-        differs = left != right  # an inf that stays one is no distance
+        # An inf that stays one is no distance, nor is a NaN.
+        differs = (left != right) & ~(np.isnan(left) & np.isnan(right))
+        finite = left[np.isfinite(left)]
         with np.errstate(invalid="ignore", over="ignore"):
-            apart += float(
-                (
-                    (right - left)[differs & ~(np.isnan(left) & np.isnan(right))] ** 2
-                ).sum()
-            )
-            change += float((left[np.isfinite(left)] ** 2).sum())
+            gap = right[differs] - left[differs]
+            apart += float(gap @ gap)
+            change += float(finite @ finite)
     if apart == 0:
         return 0.0
-    return (
-        float(np.sqrt(apart / change)) if change > 0 and np.isfinite(apart) else np.inf
-    )
+    if change == 0 or not np.isfinite(apart):
+        return np.inf
+    return float(np.sqrt(apart / change))

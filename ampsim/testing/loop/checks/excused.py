@@ -51,48 +51,42 @@ class Excuses:
         count does not.
         """
         found, known = moved(self.start, end), {*scales}
-        inputs = {each.name: self._is_input(each) for each in found}
-        excused = {
-            each.name: inputs[each.name]
-            for each in found
-            if inputs[each.name] or self._is_early(each) or self._is_number(each, known)
-        }
+        excused: dict[str, bool] = {}
+        for each in found:
+            is_parameter = each.name in self.trained
+            is_own = is_parameter or each.name in self.owners
+            is_input = not is_own and self._is_input(each)
+            is_number = not is_own and self._is_number(each, known)
+            is_early = not is_parameter and self._is_early(each)
+            if is_input or is_number or is_early:
+                excused[each.name] = is_input
         return [each for each in found if each.name not in excused], excused
 
     def _is_early(self, each: Difference) -> bool:
         """Return whether it had moved before the first gradient arrived, as a rate that is set for
         each batch.
         """
-        is_early = each.name in self.early and same(each.right, self.early[each.name])
-        return is_early and each.name not in self.trained
+        return each.name in self.early and same(each.right, self.early[each.name])
 
     def _is_input(self, each: Difference) -> bool:
         """Return whether it moves as in a finite step, and follows the data or has no fractions, as
         a generator's.
         """
-        if each.name in self.trained or each.name in self.owners:
+        if not same(each.right, self.clean.get(each.name)):
             return False
-        is_generator = (
-            each.right is not None and each.right.size > 1 and _is_whole(each.right)
-        )
-        follows_data = not same(each.right, self.otherwise.get(each.name))
-        return same(each.right, self.clean.get(each.name)) and (
-            is_generator or follows_data
-        )
+        if each.right is not None and each.right.size > 1 and _is_whole(each.right):
+            return True
+        return not same(each.right, self.otherwise.get(each.name))
 
     def _is_number(self, each: Difference, scales: set[float]) -> bool:
         """Return whether it is a copy of the scale, or a number that counts skips or batches."""
-        if each.name in self.trained or each.name in self.owners:
-            return False
-        if is_copy(each.right, scales) and (
-            each.left is None or is_copy(each.left, scales)
-        ):
+        was_copy = each.left is None or is_copy(each.left, scales)
+        if was_copy and is_copy(each.right, scales):
             return True
-        is_number = each.right is not None and each.right.size == 1
-        moves_alone = same(each.left, self.clean.get(each.name))  # in a skipped step
-        return is_number and (
-            moves_alone or (_is_whole(each.right) and self._is_count(each))
-        )
+        if each.right is None or each.right.size != 1:
+            return False
+        moves_in_skips_only = same(each.left, self.clean.get(each.name))
+        return moves_in_skips_only or (_is_whole(each.right) and self._is_count(each))
 
     def _is_count(self, each: Difference) -> bool:
         """Return whether a whole number counts batches, or finite steps since a skip; one of steps
@@ -101,20 +95,24 @@ class Excuses:
         if re.search(STEPS, each.name.lower()):
             return False
         clean, left = self.clean.get(each.name), each.left
-        is_streak = left is not None and clean is not None and np.all(clean == left + 1)
-        return same(each.right, clean) or bool(is_streak and np.all(each.right == 0))
+        if same(each.right, clean):
+            return True
+        if left is None or clean is None:
+            return False
+        return bool(np.all(clean == left + 1) and np.all(each.right == 0))
 
 
-def _is_whole(array: Array | None) -> bool:
+def _is_whole(array: Array) -> bool:
     """Return whether an array has whole numbers or text."""
-    if array is None or array.dtype.kind in "iuUS":
-        return array is not None
-    return array.dtype.kind == "f" and bool(np.all(array == np.floor(array)))
+    if array.dtype.kind == "f":
+        return bool(np.all(array == np.floor(array)))
+    return array.dtype.kind in "iuUS"
 
 
 def is_copy(array: Array | None, scales: set[float]) -> bool:
     """Return whether every element of an array is one of these scales, or the inverse of one."""
     if array is None or not array.size or array.dtype.kind not in "iuf":
         return False
-    known = {number for scale in scales if scale > 0 for number in (scale, 1 / scale)}
-    return all(float(each) in known for each in array.ravel())
+    positive = {scale for scale in scales if scale > 0}
+    known = positive | {1 / scale for scale in positive}
+    return known.issuperset(array.ravel().tolist())
