@@ -28,9 +28,8 @@ from ampsim.testing.check import Check, Outcome, Result, described
 from ampsim.testing.judge import given_up
 
 GRACE = 4 * AGAIN  # seconds that the parent waits for an answer beyond the limit
-FORKS = (
-    sys.platform == "linux"
-)  # elsewhere frameworks do not survive a fork, and what is judged must be picklable
+# Elsewhere frameworks do not survive a fork, and what is judged must be picklable.
+FORKS = sys.platform == "linux"
 CONTEXT: Any = multiprocessing.get_context("fork" if FORKS else "spawn")
 
 

@@ -8,11 +8,10 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-START = (
-    Path.cwd()
-)  # places are shown relative to it, also after a script changes its folder
+# Places are shown relative to it, also after a script changes its folder.
+START = Path.cwd()
 TESTING = f"{Path(__file__).parent}{os.sep}"
-# wherever it is installed, it is no library of the user's
+# Wherever it is installed, it is no library of the user's.
 OWN = f"{Path(__file__).parents[1]}{os.sep}"
 TORCH = f"-packages{os.sep}torch{os.sep}"
 STANDARD = sysconfig.get_paths()["stdlib"]
@@ -70,14 +69,14 @@ class Lines:
     """A tracer of Python's, which looks after each line of the user's at what is watched.
 
     Attributes:
-        changes: In their order, each one once.
+        changes: The keys, in their order.
     """
 
     def __init__(self, watched: Mapping[str, Callable[[], object]]) -> None:
         self._watched = watched
         self._values = {what: look() for what, look in watched.items()}
         self._line: tuple[CodeType, int] | None = None
-        self.changes: list[Change] = []
+        self.changes: dict[Change, None] = {}
 
     def start(self) -> None:
         """Look after each line from here on, in the functions that run now and in those that they
@@ -108,15 +107,12 @@ class Lines:
         return self
 
     def _look(self) -> None:
+        if self._line is None:
+            return
         for what, look in self._watched.items():
-            value = look()
-            is_changed = value != self._values[what]
+            value, old = look(), self._values[what]
             self._values[what] = value
-            if (
-                is_changed and value and self._line is not None
-            ):  # what is cleared is no change
+            if value and value != old:  # what is cleared is no change
                 code, number = self._line
                 place = f"{shown(code.co_filename)}:{number}"
-                change = Change(what, place)
-                if change not in self.changes:
-                    self.changes.append(change)
+                self.changes.setdefault(Change(what, place))

@@ -9,9 +9,8 @@ from ampsim.testing.script_checks.trace import Event
 
 BYPASSED = "the step bypasses the scaler, which skips it on inf and NaN: call scaler.step(optimizer)"
 CHECKS: dict[str, Check] = {}
-check = stating(
-    Check, CHECKS, group="script"
-)  # registers a function of an `Observation`
+# Registers a function of an `Observation`.
+check = stating(Check, CHECKS, group="script")
 
 
 @dataclass(frozen=True)

@@ -57,9 +57,8 @@ def scaler_is_updated_once(run: Observation) -> Iterator[Finding]:
         for calls in _batches(run, scaler.name):
             steps = [name for event in calls for name in event.optimizers]
             updates = [event for event in calls if event.kind == "update"]
-            is_repeated = len(steps) > len(
-                {*steps}
-            )  # as by several complete iterations
+            # As by several complete iterations.
+            is_repeated = len(steps) > len({*steps})
             is_own = not any(" in " in event.where for event in updates)
             if 1 < len(updates) == len(steps) and is_own and not is_repeated:
                 for event in updates:

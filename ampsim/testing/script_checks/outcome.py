@@ -67,7 +67,7 @@ class Outcome:
     events: list[Event] = field(default_factory=list)
     marks: list[int] = field(default_factory=list)
     averaged: set[str] = field(default_factory=set)
-    changes: list[Change] = field(default_factory=list)
+    changes: dict[Change, None] = field(default_factory=dict)
 
     def scale(self, name: str) -> float:
         """Return the loss scale when the first gradient of an optimizer had arrived."""

@@ -9,7 +9,7 @@ the checks.
 import os
 import pickle
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sized
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -98,9 +98,8 @@ class Recorder:
         self._scaled_reads: dict[str, object] = {}  # place -> function
         self.scale_calls = 0
         self.scales_since_attempt = 0
-        self._reached: list[
-            ScalerTrace
-        ] = []  # whose losses the current backward pass reaches
+        # Scalers whose losses the current backward pass reaches.
+        self._reached: list[ScalerTrace] = []
         self._stepping = False  # a scaler steps an optimizer
         # Where each schedule was created; "" while it is created.
         self._made: WeakKeyDictionary[LRScheduler, str] = WeakKeyDictionary()
@@ -138,17 +137,19 @@ class Recorder:
             vars(optimizer).get("state"), dict
         ):
             optimizer = optimizer.optimizer
-        if id(optimizer) not in self.optimizers:
-            name = f"{type(optimizer).__name__}#{len(self.optimizers) + 1}"
-            self.optimizers[id(optimizer)] = OptimizerTrace(optimizer, name, where())
-        return self.optimizers[id(optimizer)]
+        key = id(optimizer)
+        if key not in self.optimizers:
+            name = _numbered(optimizer, self.optimizers)
+            self.optimizers[key] = OptimizerTrace(optimizer, name, where())
+        return self.optimizers[key]
 
     def scaler(self, scaler: Any) -> ScalerTrace:
         """Return what is known of an enabled scaler."""
-        if id(scaler) not in self.scalers:
-            name = f"{type(scaler).__name__}#{len(self.scalers) + 1}"
-            self.scalers[id(scaler)] = ScalerTrace(scaler, name, where())
-        return self.scalers[id(scaler)]
+        key = id(scaler)
+        if key not in self.scalers:
+            name = _numbered(scaler, self.scalers)
+            self.scalers[key] = ScalerTrace(scaler, name, where())
+        return self.scalers[key]
 
     def _add(
         self, kind: Kind, *traces: OptimizerTrace, note: str = "", scaler: str = ""
@@ -248,38 +249,33 @@ class Recorder:
 
     def _backward(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         for trace in self.optimizers.values():
-            # Zero gradients were cleared. Some wrappers, as accelerate's, clear nothing within an
-            # accumulation.
-            if not any(bool(grad.any()) for grad in trace.gradients):
-                # Where parameters have moved, as in SAM, something has used the gradients.
-                is_lost = contents(trace.parameters[-SHAPES:]) == trace.arrived
-                for lost in trace.passes if is_lost else ():
-                    lost.is_useless = True
-                trace.passes, trace.is_cleared = [], True
+            _forget_cleared(trace)
         self._reached = []
         event = self._add("backward")
         before = {key: _versions(trace) for key, trace in self.optimizers.items()}
         result = original(*args, **kwargs)
         event.note = "scaled loss" if self._reached else "plain loss"
-        traces = [*self.optimizers.items()]
-        received = [
-            trace for key, trace in traces if _versions(trace) != before.get(key)
-        ]
-        for trace in received:
-            event.optimizers.append(trace.name)
-            trace.first = trace.first or [
-                param.detach().clone() for param in trace.parameters
-            ]
-            trace.received |= {
-                id(param) for param in trace.parameters if param.grad is not None
-            }
-            trace.passes.append(event)
-            trace.arrived = contents(trace.parameters[-SHAPES:])
-            trace.grads = {*map(id, trace.gradients)}
-            if self._reached:
-                trace.scaler = self._reached[-1]
+        received = []
+        for key, trace in self.optimizers.items():
+            if _versions(trace) != before.get(key):
+                received.append(trace)
+                self._receive(trace, event)
         self.listener.after_backward(received)
         return result
+
+    def _receive(self, trace: OptimizerTrace, event: Event) -> None:
+        """Note that gradients of a backward pass have arrived."""
+        event.optimizers.append(trace.name)
+        if not trace.first:
+            trace.first = [param.detach().clone() for param in trace.parameters]
+        for param in trace.parameters:
+            if param.grad is not None:
+                trace.received.add(id(param))
+        trace.passes.append(event)
+        trace.arrived = contents(trace.parameters[-SHAPES:])
+        trace.grads = {*map(id, trace.gradients)}
+        if self._reached:
+            trace.scaler = self._reached[-1]
 
     def _made_optimizer(
         self, original: Any, optimizer: Any, *args: Any, **kwargs: Any
@@ -296,18 +292,14 @@ class Recorder:
 
     def _after_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         trace = self.optimizer(optimizer)
+        # A fused optimizer is called in a skipped step.
         found = getattr(optimizer, "found_inf", None)
-        taken = found is None or not float(
-            found
-        )  # a fused optimizer is called in a skipped step
+        taken = found is None or not float(found)
         trace.calls += taken
         if not self._stepping:
-            steps = (
-                event
-                for event in reversed(self.events)
-                if event.kind == "optimizer.step"
-            )
-            self._attempted(trace, next(steps), taken=taken)
+            events = reversed(self.events)
+            event = next(each for each in events if each.kind == "optimizer.step")
+            self._attempted(trace, event, taken=taken)
 
     def _patch_schedule(self, patches: Patches, cls: type) -> None:
         patches.function(cls, "__init__", "schedule.__init__", self._made_schedule)
@@ -416,6 +408,11 @@ class Recorder:
         return read
 
 
+def _numbered(value: object, known: Sized) -> str:
+    """Return the name of an object that is not yet known: its class and its place."""
+    return f"{type(value).__name__}#{len(known) + 1}"
+
+
 def _if_enabled(hook: Callable[..., Any]) -> Callable[..., Any]:
     def checked(original: Any, scaler: Any, *args: Any, **kwargs: Any) -> Any:
         if scaler.is_enabled():
@@ -423,6 +420,21 @@ def _if_enabled(hook: Callable[..., Any]) -> Callable[..., Any]:
         return original(scaler, *args, **kwargs)
 
     return checked
+
+
+def _forget_cleared(trace: OptimizerTrace) -> None:
+    """Note before a backward pass whether gradients were cleared, and lost for a step.
+
+    Zero gradients were cleared. Some wrappers, as accelerate's, clear nothing within an
+    accumulation.
+    """
+    if any(bool(grad.any()) for grad in trace.gradients):
+        return
+    # Where parameters have moved, as in SAM, something has used the gradients.
+    if contents(trace.parameters[-SHAPES:]) == trace.arrived:
+        for event in trace.passes:
+            event.is_useless = True
+    trace.passes, trace.is_cleared = [], True
 
 
 def own_kind(value: Any) -> str:

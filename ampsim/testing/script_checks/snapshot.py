@@ -101,15 +101,13 @@ def contents(tensors: Sequence[Tensor]) -> object:
     """Return what differs after a write to some of the tensors, or to their ``data``, which has no
     version.
     """
-    return [
-        (
-            id(tensor),
-            tensor._version,
-            str(tensor.detach().flatten()[:8].tolist()),
-        )  # as NaN != NaN
-        for tensor in tensors
-        if tensor.layout == torch.strided
-    ]
+    found = []
+    for tensor in tensors:
+        if tensor.layout == torch.strided:
+            values = tensor.detach().flatten()[:8].tolist()
+            # Texts, as NaN is not equal to NaN.
+            found.append((id(tensor), tensor._version, str(values)))
+    return found
 
 
 def shift(tensor: Tensor) -> None:

@@ -45,10 +45,7 @@ if TYPE_CHECKING:
 LONGEST = 200  # calls of `scale` in a trial
 # Skipped steps if each window overflows: averages are often updated in each 10th or 32nd step.
 IN_A_ROW = 34
-FACTORS = (
-    0.25,
-    4.0,
-)  # of the scale in the trial at another one; the second for a small scale
+FACTOR = 0.25  # of the scale in the trial at another one; its inverse for a small scale
 SMALL = 16.0
 
 
@@ -91,7 +88,7 @@ class TrialRun(Listener):
         self.recorder.listener = self
         if self.trial.kind == "scale":
             least = min(trace.scale for trace in self.recorder.scalers.values())
-            self._multiply_scales(FACTORS[least < SMALL])
+            self._multiply_scales(1 / FACTOR if least < SMALL else FACTOR)
         elif self.trial.kind != "unchanged":
             self._watch_lines()
 

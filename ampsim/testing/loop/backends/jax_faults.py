@@ -17,10 +17,8 @@ from jax import Array
 
 from ampsim.testing.loop.faults import FAULTS
 
-_FACTOR, _LOSS = (
-    FAULTS.factor,
-    FAULTS.loss,
-)  # one object each: nothing is compiled twice
+# One object each, so that nothing is compiled twice.
+_FACTOR, _LOSS = FAULTS.factor, FAULTS.loss
 
 
 @jax.custom_vjp
@@ -31,9 +29,8 @@ def fallible(loss: Array) -> Array:
 
 def _times(factor: Callable[[object], np.float32], loss: Array, value: Array) -> Array:
     shape = jax.ShapeDtypeStruct((), np.float32)  # type: ignore[no-untyped-call]
-    found: Array = jax.pure_callback(
-        factor, shape, loss, vmap_method="sequential"
-    )  # the loss tells passes apart
+    # The loss tells passes apart.
+    found: Array = jax.pure_callback(factor, shape, loss, vmap_method="sequential")
     times: Array = (value * found).astype(value.dtype)
     return times
 

@@ -165,25 +165,24 @@ class Skip:
         self, fault: Fault, found: list[Difference], *, has_finite_update: bool
     ) -> list[Difference]:
         """Leave out what another optimizer, or another update of the iteration, may rightly change."""
-        owner, is_shared = (
-            self.owners.get(fault.name, ""),
-            len({*self.owners.values()}) > 1,
-        )
+        poisoned = [each for each in found if each.is_poisoned]
         if has_finite_update:
-            return [each for each in found if each.is_poisoned]
-        if (
-            is_shared and fault.place == "loss"
-        ):  # losses of another scaler are as they were
+            return poisoned
+        is_shared = len({*self.owners.values()}) > 1
+        if is_shared and fault.place == "loss":
+            # Losses of another scaler are as they were.
             clean = self.excuses.clean
+            names = {
+                each.name for each in found if same(each.right, clean.get(each.name))
+            }
             return [
-                e
-                for e in found
-                if e.name not in self.owners or not same(e.right, clean[e.name])
+                each for each in found if each.name not in names & self.owners.keys()
             ]
-        if is_shared and owner:  # others may step, as long as they stay finite
-            return [
-                e for e in found if self.owners.get(e.name) == owner or e.is_poisoned
-            ]
+        owner = self.owners.get(fault.name)
+        if is_shared and owner:
+            # Others may step, as long as they stay finite.
+            names = {each.name for each in found if self.owners.get(each.name) == owner}
+            return [each for each in found if each.name in names or each.is_poisoned]
         return found
 
     def _cause(self, found: Sequence[Difference]) -> str:
