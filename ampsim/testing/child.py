@@ -18,14 +18,13 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple
 
 from ampsim.testing.alarm import AGAIN, WALL, CannotJudgeError, OverdueError, alarm
 from ampsim.testing.check import Check, Outcome, Result, described
-from ampsim.testing.judge import given_up
+from ampsim.testing.judge import until_second_hang
 
 GRACE = 4 * AGAIN  # seconds that the parent waits for an answer beyond the limit
 # Elsewhere frameworks do not survive a fork, and what is judged must be picklable.
@@ -66,45 +65,42 @@ def judge_apart(
         ValueError: it could not be loaded or made, or cannot be judged.
         CannotJudgeError: loading it did not end.
     """
-    left, overdue = [*checks], list[str]()
+    yield from until_second_hang(_judge_in_children(begin, checks, name, limit))
+
+
+def _judge_in_children(
+    begin: Begin, checks: Sequence[Check], name: str, limit: float
+) -> Iterator[Result]:
+    """Start a child for the checks that are left, until none is."""
+    left = [*checks]
     while left:
-        with child(_serve, begin, [check.name for check in left], limit) as (
-            process,
-            answers,
-        ):
-            loaded = _next_answer(process, answers, limit)
-            if loaded.is_overdue:
-                raise CannotJudgeError(
-                    f"{name} cannot be checked: loading it {loaded.text}"
-                )
-            if loaded.outcome != "passed":
-                raise ValueError(
-                    f"{name}: loading it {loaded.text}"
-                    if loaded.is_last
-                    else loaded.text
-                )
-            ended = False
-            while left and not ended:
-                outcome, text, ended, late = _next_answer(process, answers, limit)
-                if outcome == "error" and ended and not late:
-                    raise ValueError(text)
-                check = left.pop(0)
-                blamed = text.startswith(check.name) or outcome != "failed"
-                result = Result(
-                    check,
-                    name,
-                    outcome,
-                    text if blamed else described(check, text),
-                    late,
-                )
-                overdue += [result.text.partition("\n")[0]] * late
-                if len(overdue) > 1:
-                    result = replace(
-                        result, outcome="error", text=str(given_up(name, overdue))
-                    )
-                yield result
-                if late and result.outcome == "error":
-                    return
+        names = [check.name for check in left]
+        with child(_serve, begin, names, limit) as (process, answers):
+            answer = _next_answer(process, answers, limit)
+            _require_loaded(answer, name)
+            while left and not answer.is_last:
+                answer = _next_answer(process, answers, limit)
+                is_refused = answer.outcome == "error" and answer.is_last
+                if is_refused and not answer.is_overdue:
+                    raise ValueError(answer.text)
+                yield _result(left.pop(0), name, answer)
+
+
+def _require_loaded(answer: Answer, name: str) -> None:
+    """Raise an error if what is judged could not be loaded."""
+    text = f"loading it {answer.text}"
+    if answer.is_overdue:
+        raise CannotJudgeError(f"{name} cannot be checked: {text}")
+    if answer.outcome != "passed":
+        raise ValueError(f"{name}: {text}" if answer.is_last else answer.text)
+
+
+def _result(check: Check, name: str, answer: Answer) -> Result:
+    """Return the result of a check, whose text names the check if it failed."""
+    text = answer.text
+    if answer.outcome == "failed" and not text.startswith(check.name):
+        text = described(check, text)
+    return Result(check, name, answer.outcome, text, answer.is_overdue)
 
 
 @contextmanager
