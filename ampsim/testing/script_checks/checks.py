@@ -1,6 +1,6 @@
 """The checks of what a script calls, and of what it never does."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ampsim.testing.script_checks.check import Finding, check, needs
 from ampsim.testing.script_checks.observation import Observation
@@ -31,6 +31,14 @@ MISUSES = {  # part of what a scaler raises -> the cause
     "No inf checks were recorded": "no gradient of a scaled loss has arrived in this optimizer since the last update: "
     "call scaler.scale(loss).backward() before scaler.step(optimizer)",
 }
+NOT_LOADED = (
+    "the scale restarts in a resumed run, and its first steps are skipped: "
+    "call scaler.load_state_dict"
+)
+NOT_SAVED = (
+    "a resumed run restarts at the initial scale, and its first steps are skipped: save scaler.state_dict() beside "
+    "optimizer.state_dict(), and load it"
+)
 FEW = 6  # backward passes below which nothing is said of what a script never does
 
 
@@ -144,34 +152,46 @@ def gradients_are_used_once(run: Observation) -> Iterator[Finding]:
     """
     needs(run.of_kind("step", "optimizer.step"), "no step was seen")
     for optimizer in run.optimizers:
-        calls = [event for event in run.events if optimizer.name in event.optimizers]
-        used = {each.where for event in calls for each in event.passes}
-        useless = [event for event in calls if event.is_useless]
-        lost = [
-            event
-            for event in useless
-            if event.note == "scaled loss"
-            and event.optimizers == [optimizer.name]
-            and event.where in used
-        ]
-        clips = [event for event in calls if event.kind == "clip"]
-        late = [event for event in clips if event.is_useless]
-        again = [event for event in useless if "step" in event.kind]
+        name = optimizer.name
+        calls = [event for event in run.events if name in event.optimizers]
         # A script that combines gradients of several passes clears them after it has read them.
-        if lost and not optimizer.own_gradients:
-            seen = f"gradients of {len(lost)} backward passes are cleared before a step of {optimizer.name}"
-            yield Finding(lost[0].where, seen, CLEARED, lost[:1])
-        steps = [event for event in calls if event.passes]
-        mixed = [event for event in steps if event.adds_to_old]
-        if 2 * len(mixed) > len(steps) and not optimizer.own_gradients:
-            seen = f"{optimizer.name} steps with gradients of its earlier steps, too"
-            yield Finding(mixed[0].where, seen, NEVER_CLEARED, calls[-4:])
+        if not optimizer.own_gradients:
+            yield from _cleared_too_early(name, calls)
+            yield from _never_cleared(name, calls)
+        useless = [event for event in calls if event.is_useless]
+        again = [event for event in useless if "step" in event.kind]
         if again:
-            seen = f"{optimizer.name} takes a second step with the same gradients"
+            seen = f"{name} takes a second step with the same gradients"
             yield Finding(again[0].where, seen, AGAIN, calls[-4:])
+        clips = [event for event in calls if event.kind == "clip"]
+        late = [event for event in useless if event.kind == "clip"]
         if 2 * len(late) > len(clips):
-            seen = f"gradients are clipped after the step of {optimizer.name} that uses them"
+            seen = f"gradients are clipped after the step of {name} that uses them"
             yield Finding(late[0].where, seen, LATE, late[:1])
+
+
+def _cleared_too_early(name: str, calls: Sequence[Event]) -> Iterator[Finding]:
+    """Find backward passes whose gradients no step uses, at places whose gradients steps do use."""
+    used = {event.where for call in calls for event in call.passes}
+    lost = [
+        event
+        for event in calls
+        if event.is_useless and event.note == "scaled loss" and event.where in used
+    ]
+    # A pass that reaches other optimizers, too, may be theirs.
+    lost = [event for event in lost if event.optimizers == [name]]
+    if lost:
+        seen = f"gradients of {len(lost)} backward passes are cleared before a step of {name}"
+        yield Finding(lost[0].where, seen, CLEARED, lost[:1])
+
+
+def _never_cleared(name: str, calls: Sequence[Event]) -> Iterator[Finding]:
+    """Find steps whose gradients have those of earlier steps in them."""
+    steps = [event for event in calls if event.passes]
+    mixed = [event for event in steps if event.adds_to_old]
+    if 2 * len(mixed) > len(steps):
+        seen = f"{name} steps with gradients of its earlier steps, too"
+        yield Finding(mixed[0].where, seen, NEVER_CLEARED, calls[-4:])
 
 
 @check
@@ -179,22 +199,14 @@ def resume_is_exact(run: Observation) -> Iterator[Finding]:
     """A checkpoint with the optimizer's state has the scaler's state."""
     needs(run.scalers, "no enabled scaler was seen")
     loads = [event for event in run.of_kind("load") if event.optimizers]
-    first = next((event.kind for event in run.of_kind("scale", "load")), "")
-    is_expected = first == "load" or any("scaler" in save.kinds for save in run.saves)
-    if loads and is_expected and not any(e.scaler for e in run.of_kind("load")):
-        lost = "the scale restarts in a resumed run, and its first steps are skipped: call scaler.load_state_dict"
-        seen_load = "the optimizer's state is loaded, and the scaler's is not"
-        yield Finding(loads[0].where, seen_load, lost, loads[:1])
     saves = [save for save in run.saves if "optimizer" in save.kinds]
     needs(
         saves or loads,
         "no optimizer is saved in these steps; ampsim lint reads what the source saves",
     )
-    cause = (
-        "a resumed run restarts at the initial scale, and its first steps are skipped: save scaler.state_dict() beside "
-        "optimizer.state_dict(), and load it"
-    )
-    seen = "the checkpoint has the optimizer's state, and not the scaler's"
+    if loads and _scaler_is_missed(run):
+        seen = "the optimizer's state is loaded, and the scaler's is not"
+        yield Finding(loads[0].where, seen, NOT_LOADED, loads[:1])
     for save in saves:
         # Two files of one folder may be parts of one checkpoint.
         others = [each for each in run.saves if each.folder == save.folder]
@@ -202,4 +214,13 @@ def resume_is_exact(run: Observation) -> Iterator[Finding]:
             each for each in others if each.is_part or save.is_part or each is save
         ]
         if not any("scaler" in each.kinds for each in parts):
-            yield Finding(save.event.where, seen, cause, [save.event])
+            seen = "the checkpoint has the optimizer's state, and not the scaler's"
+            yield Finding(save.event.where, seen, NOT_SAVED, [save.event])
+
+
+def _scaler_is_missed(run: Observation) -> bool:
+    """Return whether no scaler is loaded, although the run resumes, or its checkpoint has one."""
+    if any(event.scaler for event in run.of_kind("load")):
+        return False
+    first = next((event.kind for event in run.of_kind("scale", "load")), "")
+    return first == "load" or any("scaler" in save.kinds for save in run.saves)
