@@ -25,7 +25,8 @@ def where() -> str:
     library = ""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        name, line = frame.f_code.co_filename, frame.f_lineno
+        name = frame.f_code.co_filename
+        line = frame.f_lineno
         if is_users(name):
             return f"{shown(name)}:{line}" + (f" in {library}" if library else "")
         if "-packages" in name and TORCH not in name and not name.startswith(OWN):
@@ -110,7 +111,8 @@ class Lines:
         if self._line is None:
             return
         for what, look in self._watched.items():
-            value, old = look(), self._values[what]
+            value = look()
+            old = self._values[what]
             self._values[what] = value
             if value and value != old:  # what is cleared is no change
                 code, number = self._line

@@ -27,7 +27,8 @@ class Faults:
 
     def plant(self, fault: Fault) -> None:
         """Restart the counts, with a fault."""
-        self.fault, self.passes = fault, 0
+        self.fault = fault
+        self.passes = 0
 
     def loss(self, _: object = None) -> np.float32:
         """Return what the loss itself is multiplied by."""

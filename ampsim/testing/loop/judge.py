@@ -113,13 +113,12 @@ def judge_loop(
 
     If the loop raises in a check, the outcome is error, and the other checks still run.
     """
-    asked, expected = chosen(checks), expected or {}
+    asked = chosen(checks)
+    expected = expected or {}
     chosen(expected)
     limit = LIMIT if limit is None else limit
-    numbered, name = (
-        [Batch(number, data) for number, data in enumerate(batches)],
-        name or _name(make),
-    )
+    numbered = [Batch(number, data) for number, data in enumerate(batches)]
+    name = name or _name(make)
     try:
         with alarm(limit):
             _try_out(make, numbered)
@@ -173,7 +172,8 @@ def _try_out(make: Make, batches: Sequence[Batch]) -> None:
     """Raise LoopError if no check can run on the loop."""
     if len(batches) < FEWEST:
         raise LoopError(f"{len(batches)=}: expected at least {FEWEST}")
-    first, second = play(make, batches, TRIED_AT), play(make, batches, TRIED_AT)
+    first = play(make, batches, TRIED_AT)
+    second = play(make, batches, TRIED_AT)
     if not first.states[-1]:
         raise LoopError(
             "state is empty: expected the model, the optimizer, and all other training state"

@@ -112,7 +112,8 @@ def iterations(make: Make, batches: Sequence[Batch]) -> list[Sequence[Batch]]:
 
     A loop that trains and never updates its scaler is cut after each batch.
     """
-    run, begun = play(make, batches, 1.0), 0
+    run = play(make, batches, 1.0)
+    begun = 0
     found: list[Sequence[Batch]] = []
     names = run.parameters().keys() & run.states[0].keys()
     has_trained = any(

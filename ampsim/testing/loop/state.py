@@ -88,12 +88,15 @@ class Difference:
         """The changes of both runs as float64; of what is logged, the values. None if they cannot
         be compared.
         """
-        left, right, before = self.left, self.right, self.before
+        left = self.left
+        right = self.right
+        before = self.before
         if left is None or right is None or left.shape != right.shape:
             return None
         if left.dtype.kind not in NUMBERS:
             return None
-        lefts, rights = _flat(left), _flat(right)
+        lefts = _flat(left)
+        rights = _flat(right)
         is_logged = self.name.startswith(f"{LOGGED}.")
         if is_logged or before is None or before.shape != left.shape:
             return lefts, rights
@@ -124,7 +127,8 @@ class Difference:
         return not np.isfinite(right).all()
 
     def __str__(self) -> str:
-        left, right = self.left, self.right
+        left = self.left
+        right = self.right
         if left is None or right is None:
             return f"{self.name} exists in only one run"
         if left.shape != right.shape or left.dtype != right.dtype:

@@ -72,7 +72,8 @@ def checked(
         ValueError: There is no such check.
     """
     __tracebackhide__ = True  # for pytest
-    wanted, result = chosen(CHECKS, checks), Checked()
+    wanted = chosen(CHECKS, checks)
+    result = Checked()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # the threads of a pool do not survive a fork
     with (

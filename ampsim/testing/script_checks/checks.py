@@ -121,7 +121,8 @@ def step_changes_parameters(run: Observation) -> Iterator[Finding]:
         passes = [event for event in backward if event.optimizers == [optimizer.name]]
         if optimizer.has_moved or len(passes) < FEW:
             continue
-        taken, steps = sum(optimizer.attempts), len(optimizer.attempts)
+        taken = sum(optimizer.attempts)
+        steps = len(optimizer.attempts)
         cause = "no step is taken with these gradients: call scaler.step(optimizer) in each iteration"
         if steps and not taken:
             cause = "each step was skipped: look for inf and NaN in the loss"
@@ -136,7 +137,8 @@ def step_changes_parameters(run: Observation) -> Iterator[Finding]:
 def scaler_scales_fp16_training(run: Observation) -> Iterator[Finding]:
     """An enabled scaler scales losses, and of fp16 training."""
     needs(run.scalers, "no enabled scaler was seen")
-    scales, steps = run.of_kind("scale"), run.of_kind("step", "optimizer.step")
+    scales = run.of_kind("scale")
+    steps = run.of_kind("step", "optimizer.step")
     if not scales and len(steps) >= FEW and run.ended == "end":
         seen = f"the scaler scales no loss in {len(steps)} steps"
         yield Finding(run.scalers[0].where, seen, UNUSED, steps[:1])

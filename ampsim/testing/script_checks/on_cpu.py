@@ -193,7 +193,8 @@ def _called_here(function: Any, args: Any = (), nprocs: int = 1, **_: Any) -> No
 
 def _replace_amp(*, autocast: bool) -> None:
     cls = torch.amp.autocast_mode.autocast
-    make_autocast, make_scaler = cls.__init__, torch.amp.GradScaler.__init__
+    make_autocast = cls.__init__
+    make_scaler = torch.amp.GradScaler.__init__
 
     def init_autocast(
         self: Any,

@@ -209,10 +209,12 @@ class Recorder:
     def _step(
         self, original: Any, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        trace, owner = self.optimizer(optimizer), self.scaler(scaler)
+        trace = self.optimizer(optimizer)
+        owner = self.scaler(scaler)
         event = self._add("step", trace, scaler=owner.name)
         event.is_useless = _is_used(trace)
-        trace.scaler, self._stepping = owner, True
+        trace.scaler = owner
+        self._stepping = True
         calls = trace.calls
         try:
             result = original(scaler, optimizer, *args, **kwargs)
@@ -226,7 +228,8 @@ class Recorder:
 
     def _attempted(self, trace: OptimizerTrace, event: Event, *, taken: bool) -> None:
         event.note = "taken" if taken else "skipped"
-        event.passes, trace.passes = trace.passes, []
+        event.passes = trace.passes
+        trace.passes = []
         event.adds_to_old = bool(event.passes) and not trace.is_cleared
         trace.is_cleared &= not (taken and event.passes)
         trace.used = _versions(trace) if taken and event.passes else None
@@ -434,7 +437,8 @@ def _forget_cleared(trace: OptimizerTrace) -> None:
     if contents(trace.parameters[-SHAPES:]) == trace.arrived:
         for event in trace.passes:
             event.is_useless = True
-    trace.passes, trace.is_cleared = [], True
+    trace.passes = []
+    trace.is_cleared = True
 
 
 def own_kind(value: Any) -> str:

@@ -66,7 +66,8 @@ class Redirection:
     def __init__(self, folder: Path) -> None:
         self.folder = str(folder)
         self._kept = (f"{folder.parent}{os.sep}", *KEPT)
-        self._exists, self._copy = os.path.lexists, shutil.copyfile
+        self._exists = os.path.lexists
+        self._copy = shutil.copyfile
         self._process_folder = os.getcwd
 
     def mapped(self, path: Any) -> Any:

@@ -129,7 +129,8 @@ def observe_script(settings: Settings) -> Observation:
 
 def _run_child(settings: Settings) -> str:
     """Run a script in a child process that leaves its record in a folder, and return its output."""
-    path, log = settings.folder / "settings", settings.folder / "output"
+    path = settings.folder / "settings"
+    log = settings.folder / "output"
     path.write_bytes(pickle.dumps(settings))
     root = str(Path(__file__).resolve().parents[3])
     paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]

@@ -32,7 +32,8 @@ def unchanged_outcome(run: Observation) -> Outcome:
     """Return the unchanged trial, or skip the check if nothing can be compared with it."""
     needs(run.has_started, "too few taken steps with a scaled loss were seen")
     needs(run.can_fork, "a process that uses CUDA cannot be forked: pass --on-cpu")
-    unchanged, repeated = run.outcome("unchanged"), run.outcome("repeated")
+    unchanged = run.outcome("unchanged")
+    repeated = run.outcome("repeated")
     if unchanged is None or repeated is None:
         raise NotApplicableError("the iteration could not be repeated")
     first_steps = [taken[0] for taken in unchanged.attempts.values()]
@@ -68,7 +69,8 @@ def _other_outcome(run: Observation) -> Outcome:
 @check
 def gradients_do_not_depend_on_loss_scale(run: Observation) -> Iterator[Finding]:
     """The gradients that a step uses do not depend on the loss scale."""
-    unchanged, other = unchanged_outcome(run), _other_outcome(run)
+    unchanged = unchanged_outcome(run)
+    other = _other_outcome(run)
     for name, steps in unchanged.gradients.items():
         others = other.gradients.get(name, [])
         number = _first_apart(steps, others, CLOSE)
@@ -137,7 +139,8 @@ def logged_numbers_are_unscaled(run: Observation) -> Iterator[Finding]:
     """No number that the script reads of a tensor, as a loss or a norm, is multiplied by the loss
     scale.
     """
-    unchanged, other = unchanged_outcome(run), _other_outcome(run)
+    unchanged = unchanged_outcome(run)
+    other = _other_outcome(run)
     needs(
         unchanged.reads or run.scaled_reads,
         f"the script reads no number of a tensor in the repeated iteration, one of {run.steps} "
@@ -161,13 +164,15 @@ def _multiplied(
     left: Sequence[float], right: Sequence[float], factor: float
 ) -> tuple[float, float] | None:
     """Return the first numbers that differ, if all that differ do so by a factor."""
-    olds, news = np.array(left), np.array(right)
+    olds = np.array(left)
+    news = np.array(right)
     if len(olds) != len(news) or not np.isfinite(olds).all():
         return None
     # The trial moves the scale back at the update, so later optimizers of an iteration show no
     # change.
     changed = ~np.isclose(olds, news, rtol=EXACT, atol=0)
-    olds, news = olds[changed], news[changed]
+    olds = olds[changed]
+    news = news[changed]
     if not len(olds) or not np.allclose(factor * olds, news, rtol=EXACT, atol=0):
         return None
     return float(olds[0]), float(news[0])

@@ -60,7 +60,9 @@ class Session(Listener):
             limit: Seconds for each trial.
             on_enough: Called once enough was seen.
         """
-        self.folder, self.steps, self.limit = folder, steps, limit
+        self.folder = folder
+        self.steps = steps
+        self.limit = limit
         self._on_enough = on_enough
         self.has_started = False
         self.can_fork = sys.platform == "linux"
@@ -103,7 +105,8 @@ class Session(Listener):
         return bool(stepped) and all(is_ready)
 
     def _start(self) -> None:
-        is_first, self.has_started = not self.has_started, True
+        is_first = not self.has_started
+        self.has_started = True
         self._starts = self._starts[1:]
         self.can_fork = self.can_fork and not is_cuda_used()
         if self.can_fork and not is_first:
@@ -157,7 +160,8 @@ class Session(Listener):
         """
         recorder = self.recorder
         recorder.listener.end(error.strip().rpartition("\n")[2] if error else ended)
-        optimizers, scalers = recorder.optimizers.values(), recorder.scalers.values()
+        optimizers = recorder.optimizers.values()
+        scalers = recorder.scalers.values()
         return Observation(
             ended=ended,
             error=error,

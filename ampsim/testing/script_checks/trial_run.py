@@ -74,8 +74,11 @@ class TrialRun(Listener):
             folder: For the outcome.
         """
         self.outcome = Outcome(trial)
-        self.trial, self.recorder, self.folder = trial, recorder, folder
-        self.optimizers, self._marks = optimizers, marks or self.outcome.marks
+        self.trial = trial
+        self.recorder = recorder
+        self.folder = folder
+        self.optimizers = optimizers
+        self._marks = marks or self.outcome.marks
         self.redirection: Redirection | None = None
         self._first_call = recorder.scale_calls
         self._first_event = len(recorder.events)
@@ -138,7 +141,8 @@ class TrialRun(Listener):
 
     def before_scale(self) -> None:
         """End windows, and after two of them the trial."""
-        outcome, number = self.outcome, self._calls
+        outcome = self.outcome
+        number = self._calls
         for trace in self.optimizers:
             if self._is_updated(trace) or number >= self._first_mark:
                 self._end_window(trace)
@@ -151,7 +155,8 @@ class TrialRun(Listener):
             self.end("two windows")
 
     def _end_window(self, trace: OptimizerTrace) -> None:
-        outcome, name = self.outcome, trace.name
+        outcome = self.outcome
+        name = trace.name
         if name in outcome.before and name not in outcome.after:
             outcome.after[name] = self._snapshot(trace)
 

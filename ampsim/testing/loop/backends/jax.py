@@ -50,7 +50,9 @@ class JaxRun(Run):
         return self._passes > 0 or bool(self.found)
 
     def step(self, data: Any) -> None:
-        before, scale, passes = self.scaler_arrays(), self.scale, FAULTS.passes
+        before = self.scaler_arrays()
+        scale = self.scale
+        passes = FAULTS.passes
         self._train(data)
         self._passes += FAULTS.passes - passes
         if differences(before, self.scaler_arrays()):

@@ -18,7 +18,8 @@ from jax import Array
 from ampsim.testing.loop.faults import FAULTS
 
 # One object each, so that nothing is compiled twice.
-_FACTOR, _LOSS = FAULTS.factor, FAULTS.loss
+_FACTOR = FAULTS.factor
+_LOSS = FAULTS.loss
 
 
 @jax.custom_vjp
@@ -134,7 +135,8 @@ def make_scale(wanted: type, scale: float, growth_interval: int) -> Any:
     """
     if wanted.__name__ not in _CLASSES:
         raise TypeError(f"{wanted.__name__}: expected one of {', '.join(_CLASSES)}")
-    number, made = jax.numpy.array(np.float32(scale)), fallible_class(wanted)
+    number = jax.numpy.array(np.float32(scale))
+    made = fallible_class(wanted)
     if wanted.__name__ == "LossScale":
         from ampsim.core.machine import Rule
 

@@ -94,7 +94,8 @@ def _noting(wanted: Any, given: Notes) -> type:
         return given if scaler is given.scaler else Notes()
 
     def scale(self: Any, outputs: Any) -> Any:
-        notes, scaled = notes_of(self), wanted.scale(self, outputs)
+        notes = notes_of(self)
+        scaled = wanted.scale(self, outputs)
         notes.used = True
         if notes.fault is None:
             return scaled

@@ -50,7 +50,8 @@ class Excuses:
         An input, as a generator's state or a hidden state, makes the next batch another one; a
         count does not.
         """
-        found, known = moved(self.start, end), {*scales}
+        found = moved(self.start, end)
+        known = {*scales}
         excused: dict[str, bool] = {}
         for each in found:
             is_parameter = each.name in self.trained
@@ -94,7 +95,8 @@ class Excuses:
         """
         if re.search(STEPS, each.name.lower()):
             return False
-        clean, left = self.clean.get(each.name), each.left
+        clean = self.clean.get(each.name)
+        left = each.left
         if same(each.right, clean):
             return True
         if left is None or clean is None:

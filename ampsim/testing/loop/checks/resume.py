@@ -12,7 +12,8 @@ from ampsim.testing.loop.runs import Batch, Make, advance, begin, iterations
 from ampsim.testing.loop.state import LOGGED, State, differences
 
 # A scaler that is not saved shows in its tracker or its scale.
-SCALE, GROWTH_INTERVAL = 2.0**8, 3
+SCALE = 2.0**8
+GROWTH_INTERVAL = 3
 SAVING = (
     "save() calls the optimizer's step or the scaler's update, or changes the model"
 )
@@ -48,7 +49,8 @@ def resume_is_exact(make: Make, batches: Sequence[Batch]) -> Broken | None:
         )
     middle = len(groups) // 2
     for place in (middle, middle - 1):
-        before, after = chain(*groups[:place]), chain(*groups[place : middle + 2])
+        before = chain(*groups[:place])
+        after = chain(*groups[place : middle + 2])
         if place and (broken := _resumed(make, [*before], [*after])):
             return broken
     return None

@@ -64,12 +64,11 @@ def gradients_do_not_depend_on_loss_scale(
 
 def _apart(reference: Run, run: Run, step: int) -> list[Difference]:
     """Return what differs by more than rounding, and is no copy of the scale."""
-    before, left, right = (
-        reference.states[step],
-        reference.states[step + 1],
-        run.states[step + 1],
-    )
-    scales, trained = {*run.scales, run.scale}, {*run.parameters()}
+    before = reference.states[step]
+    left = reference.states[step + 1]
+    right = run.states[step + 1]
+    scales = {*run.scales, run.scale}
+    trained = {*run.parameters()}
     far = {each.name for each in beyond(SLIGHT, before, left, right)}
     return [
         each

@@ -73,12 +73,16 @@ class Skip:
         self, make: Make, groups: Sequence[Sequence[Batch]], place: int
     ) -> None:
         self.make = make
-        self.before, self.group = [*chain(*groups[:place])], [*groups[place]]
+        self.before = [*chain(*groups[:place])]
+        self.group = [*groups[place]]
         self.after = [*chain(*groups[place + 1 :])]
         run, self.clean = self._played(NOTHING)
-        self.owners, self.trained = run.owners(), {*run.parameters()}
-        start, end = run.states[len(self.before)], run.states[-1]
-        early, play_others = self.clean.early, self._otherwise
+        self.owners = run.owners()
+        self.trained = {*run.parameters()}
+        start = run.states[len(self.before)]
+        end = run.states[-1]
+        early = self.clean.early
+        play_others = self._otherwise
         self.excuses = Excuses(
             start, end, early, play_others, self.trained, self.owners
         )
@@ -153,7 +157,8 @@ class Skip:
 
     def _is_whole_step(self, found: Sequence[Difference]) -> bool:
         """Return whether all is as after a finite step."""
-        clean, names = self.excuses.clean, {each.name for each in found}
+        clean = self.excuses.clean
+        names = {each.name for each in found}
         stepped = {
             e.name for e in moved(self.excuses.start, clean) if e.name in self.trained
         }
@@ -263,7 +268,8 @@ def in_a_row(make: Make, groups: Sequence[Sequence[Batch]]) -> Broken | None:
     """Seed an inf in all gradients of every iteration but the first, until the loop raises."""
     run = advance(begin(make, SCALE), groups[0])
     run.set_scale(FAR)
-    start, trained = run.states[-1], {*run.parameters()}
+    start = run.states[-1]
+    trained = {*run.parameters()}
     for number, group in enumerate(groups[1:MOST], 1):
         scale = run.scale
         try:

@@ -11,7 +11,8 @@ from ampsim.testing.loop.run import Fault, Run
 from ampsim.testing.loop.runs import Batch, Make, advance, begin
 from ampsim.testing.loop.state import beyond, differences
 
-SCALE, PARTS = 2.0**8, 2
+SCALE = 2.0**8
+PARTS = 2
 CLOSE = 0.1  # of a change: what an optimizer makes of the rounding of a sum
 OTHER_SEED = 1_000_000  # is added to the place of a batch, of which its seed is made
 VERDICT = (
@@ -38,7 +39,9 @@ def micro_batches_equal_one_batch(
     """
     if begin(make, SCALE).loop.split is None:
         raise NotApplicableError("pass Loop(split=...) to test micro-batching")
-    whole, split, doubt = begin(make, SCALE), begin(make, SCALE), ""
+    whole = begin(make, SCALE)
+    split = begin(make, SCALE)
+    doubt = ""
     for step, batch in enumerate(batches):
         advance(whole, [batch])
         _advance_in_parts(split, batch)
@@ -94,7 +97,8 @@ def _compare(whole: Run, split: Run, step: int, batch: Batch) -> Broken | None:
 
 def _with_inf(make: Make, batch: Batch, bad: int) -> Broken | None:
     """Check that an inf in the gradients of one micro-batch causes a skip and a backoff."""
-    clean, run = begin(make, SCALE), begin(make, SCALE)
+    clean = begin(make, SCALE)
+    run = begin(make, SCALE)
     if not _advance_in_parts(clean, batch).verdicts[0]:
         return None  # the scaler is updated after several batches
     with run.planting(Fault(only=bad)) as planted:
