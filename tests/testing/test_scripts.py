@@ -356,6 +356,7 @@ def test_command_reports_as_json(tmp_path, capsys):
         """
         train(2)
         for _ in range(20):
+            optimizer.zero_grad()
             scaler.scale(model(torch.ones(1, 4)).sum()).backward()
             optimizer.step()
         """,
