@@ -58,17 +58,12 @@ class SkipColumn(NamedTuple):
 
     def skips(self) -> list[Skip]:
         """Return the skips of each record."""
-        rows = np.flatnonzero(self.counts >= 1)
-        last = self.records.known_steps[rows]
-        columns = (
-            last - self.spans[rows] + 1,
-            last,
-            self.counts[rows].astype(int),
-            self.records.lines[rows],
-        )
-        return [
-            Skip(*row) for row in zip(*(each.tolist() for each in columns), strict=True)
-        ]
+        skips = []
+        for row in np.flatnonzero(self.counts >= 1):
+            last, count = self.records.known_steps[row], self.counts[row]
+            first, line = last - self.spans[row] + 1, self.records.lines[row]
+            skips.append(Skip(float(first), float(last), int(count), int(line)))
+        return skips
 
     def share(self) -> tuple[float, float] | None:
         """Return the skipped steps and the steps of the second half; None in no order."""
@@ -207,14 +202,13 @@ class Evidence:
         is_bare = all(
             math.isnan(event.after) and math.isfinite(event.step) for event in reports
         )
-        if is_bare or any(event.copies > 1 for event in reports):
-            # Each rank reports each skip, and equal reports may be of one skip.
-            keys = [
-                event.step if math.isnan(event.after) else event.after
-                for event in reports
-            ]
-            return len(set(map(str, keys)))
-        return len(reports)
+        if not (is_bare or any(event.copies > 1 for event in reports)):
+            return len(reports)
+        # Each rank reports each skip, and equal reports may be of one skip.
+        keys = set()
+        for event in reports:
+            keys.add(str(event.step if math.isnan(event.after) else event.after))
+        return len(keys)
 
     def _reported_skips(self) -> list[Skip]:
         """Return one skip for each sentence, between the steps of the records around it."""
@@ -294,7 +288,8 @@ def _falls_of(scale: Series) -> SkipColumn:
 
 def is_halved(values: Floats) -> bool:
     """Return whether most of the numbers are powers of two; means of scales are not."""
-    powers = np.log2(values[(values > 0) & np.isfinite(values)])
+    usable = (values > 0) & np.isfinite(values)
+    powers = np.log2(values[usable])
     off = np.abs(powers - np.round(powers))
     return len(powers) > 0 and float(np.mean(off < ROUNDED)) >= 0.8
 
@@ -330,15 +325,18 @@ def falls(values: Floats) -> float:
     count = len(values)
     if count < 3:
         return 0.0
-    early, late = values[: max(1, count // 4)], values[-max(1, count // 4) :]
+    quarter = max(1, count // 4)
+    early, late = values[:quarter], values[-quarter:]
     level, end = float(np.median(early)), float(np.median(late))
     first = float(np.median(values[: 3 if count >= 20 else 1]))
-    # The quarters of a short log have too few numbers to show their noise.
-    least = (
-        0.02 * abs(level) if count < 12 else max(0.002 * abs(level), spread(early) / 2)
-    )
-    slow = (level - end) / abs(level) if level - end > least else 0.0
-    soon = (first - end) / abs(first) if first - end > 3 * spread(late) else 0.0
+    least = max(0.002 * abs(level), spread(early) / 2)
+    if count < 12:  # its quarters have too few numbers to show their noise
+        least = 0.02 * abs(level)
+    slow = soon = 0.0
+    if level - end > least:
+        slow = (level - end) / abs(level)
+    if first - end > 3 * spread(late):
+        soon = (first - end) / abs(first)
     return max(slow, soon if soon > 0.05 else 0.0)
 
 

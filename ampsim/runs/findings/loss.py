@@ -38,15 +38,9 @@ def loss_not_finite(run: Evidence) -> Iterator[Finding]:
                 yield at(loss, 0, "loss-never-finite", kind=kind)
             continue
         before, restart = _before(loss, row) if row else ("", "it")
-        yield at(
-            loss,
-            row,
-            "loss-not-finite",
-            kind=kind,
-            before=before,
-            restart=restart,
-            order=_what_came_first(run, loss, row),
-        )
+        order = _what_came_first(run, loss, row)
+        fields = {"kind": kind, "before": before, "restart": restart, "order": order}
+        yield at(loss, row, "loss-not-finite", **fields)
 
 
 def _before(loss: Series, row: int) -> tuple[str, str]:
@@ -125,19 +119,16 @@ def loss_sometimes_not_finite(run: Evidence) -> Iterator[Finding]:
 def loss_zero_hides_nan(run: Evidence) -> Iterator[Finding]:
     """The loss is printed as exactly 0 where it was NaN, as transformers' Trainer does."""
     norm_lost = lost_at_end(run.norm)
+    evaluation_lost = any(map(lost_at_end, run.evaluations))
     for loss in run.losses:
         count = equal_at_end(loss.values, 0)
         before = loss.values[: len(loss) - count]
         recent = np.abs(before[-5:])
         # A loss falls to 0 through smaller numbers; the 0 of a lost loss comes at once.
-        leaps = (
-            bool(run.rates)
-            and count > 1
-            and len(recent) > 0
-            and bool(recent.min() > 0.5)
-        )
-        lost_too = lost(before).any() or any(map(lost_at_end, run.evaluations))
-        if count and (norm_lost or lost_too or leaps):
+        is_sudden = len(recent) > 0 and bool(recent.min() > 0.5)
+        leaps = bool(run.rates) and count > 1 and is_sudden
+        is_lost = norm_lost or evaluation_lost or lost(before).any()
+        if count and (is_lost or leaps):
             yield at(loss, len(before), "loss-zero-hides-nan")
 
 
@@ -148,13 +139,15 @@ def loss_leaped(run: Evidence) -> Iterator[Finding]:
         return
     part = max(2, len(size) // 20)
     begin, end = float(size[:part].max()), float(np.median(size[-part:]))
+    highest = float(size.max())
     # A loss that can be negative has no natural size.
-    far = (100 if loss.finite.min() > 0 else 1e4) * max(begin, 1.0)
-    row = int(np.argmax(np.nan_to_num(np.abs(loss.values), posinf=0.0)))
-    fields = {"lowest": begin, "highest": float(size.max()), "last": end}
+    factor = 100 if loss.finite.min() > 0 else 1e4
+    far = factor * max(begin, 1.0)
+    fields = {"lowest": begin, "highest": highest, "last": end}
     if end > far:
         yield at(loss, part, "loss-diverged", **fields)
-    if size.max() > min(far, TOO_LARGE):
+    if highest > min(far, TOO_LARGE):
+        row = int(np.flatnonzero(np.abs(loss.values) == highest)[0])
         severity = "problem" if end > 0.9 * begin else "warning"
         yield at(loss, row, "loss-leaped", severity=severity, **fields)
 
@@ -167,7 +160,8 @@ def loss_diverged(run: Evidence) -> Iterator[Finding]:
     part = max(2, len(values) // 10)
     starts = range(0, len(values) - part + 1, part)
     levels = [float(np.median(values[start : start + part])) for start in starts]
-    tail, best, begin = float(np.median(values[-part:])), min(levels), levels[0]
+    begin, best = levels[0], min(levels)
+    tail = float(np.median(values[-part:]))
     if min(levels[-2:]) > 2 * best:
         row = int(np.flatnonzero(loss.values <= best * 1.05)[-1])
         identifier = "loss-diverged" if tail > 1.2 * begin else "loss-rose"
@@ -182,8 +176,9 @@ def loss_flat(run: Evidence) -> Iterator[Finding]:
     if values[-1] and equal_at_end(values, values[-1]) >= 20:
         yield at(loss, len(loss) - 20, "loss-constant", loss=float(values[-1]))
     third = len(values) // 3
-    begin, end = float(np.median(values[:third])), float(np.median(values[-third:]))
-    moved = abs(end - begin) > max(spread(values[:third]), 0.01 * abs(begin))
+    early, late = values[:third], values[-third:]
+    begin, end = float(np.median(early)), float(np.median(late))
+    moved = abs(end - begin) > max(spread(early), 0.01 * abs(begin))
     if values.min() > 0 and not moved and falls(values) <= 0.05:
         yield at(loss, 0, "loss-flat", begin=begin, end=end)
 

@@ -95,8 +95,8 @@ def _doubts_of_norm(run: Evidence) -> Iterator[str]:
         late = lost(series.values[len(series) // 2 :])
         if late.sum() > len(late) / 4:
             yield f"the {series.label} is often not finite"
-    late, early = norm.finite[-3:], norm.finite[: len(norm.finite) // 2]
-    if len(early) >= 3 and np.median(late) > 1000 * np.median(early) > 0:
+    early, last = norm.finite[: len(norm.finite) // 2], norm.finite[-3:]
+    if len(early) >= 3 and np.median(last) > 1000 * np.median(early) > 0:
         yield "the gradient norm rose a thousandfold"
     if len(norm.finite) >= 10 and not np.ptp(norm.values[-8:]):
         yield "the gradient norm stands still, as if no new one was computed"
