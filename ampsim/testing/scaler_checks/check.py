@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from traceback import extract_tb
 from typing import Any
 
@@ -131,18 +131,22 @@ class ScalerCheck(Check):
         hints = Lines()
         with suppress(OverdueError), alarm(limit):
             hints = suggestion(
-                self,
-                subject,
-                lambda other: self.passes(other, chosen),
-                CHECKS.values(),
+                self, subject, partial(self.passes, examples=chosen), CHECKS.values()
             )
-            is_settled = any(label == "hint" for label, _ in hints)
-            # What no declaration settles is shown alone, without the differences that one does.
-            left = is_settled or self.falsify(as_observed(subject), chosen)
-            if isinstance(left, Failure) and not isinstance(left.error, OverdueError):
-                failure = left
+            if not any(label == "hint" for label, _ in hints):
+                failure = self.apart(failure, chosen)
         kind = BrokenError if isinstance(failure.error, BrokenError) else RaisedError
         raise kind(self.message(failure, chosen, hints)) from None
+
+    def apart(self, failure: Failure, examples: Examples) -> Failure:
+        """Return a failure without the differences that the scaler's observed traits settle.
+
+        Another example then shows what is left. The failure stays if they change nothing.
+        """
+        left = self.falsify(as_observed(failure.example.subject), examples)
+        if left is None or isinstance(left.error, OverdueError):
+            return failure
+        return failure if str(left.error) == str(failure.error) else left
 
     def skip_reason(self, subject: Subject) -> str:
         """Return which features that this check needs a scaler lacks, and why; "" if none."""

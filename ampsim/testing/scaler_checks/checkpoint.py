@@ -36,7 +36,6 @@ def plain(interval: int, before: int, after: int) -> Constants:
     4,
     issue="mosaicml/composer#1376",
     needs="state_dict",
-    adapts="saved_constants",
     rule=rules(),
     before=overflow_sequences(longest=8),
     after=overflow_sequences(longest=8),
