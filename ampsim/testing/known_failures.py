@@ -43,7 +43,7 @@ def known(check: str, *, inherits: bool) -> str | None:
     """
     if check not in TORCH or (check in _FLOAT32 and not inherits):
         return None
-    return f"known: torch.amp.GradScaler fails this too: {TORCH[check]}"
+    return f"torch.amp.GradScaler fails this too: {TORCH[check]}"
 
 
 _ALONE = "it does not synchronize across ranks, which plain tensors need: https://github.com/facebookresearch/fairscale/pull/179"

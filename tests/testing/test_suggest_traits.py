@@ -431,6 +431,7 @@ def test_proposal_leaves_the_fault():
     [
         (torch.amp.GradScaler, Traits()),
         (Stranger, Traits()),
+        (NeverGrows, Traits()),
         (HasMaxScale, Traits(max_scale=2.0**16)),
         (SavesNoConstants, Traits(unsupported={"saved_constants"})),
         (BacksOffByGrowth, Traits(unsupported={"factors"})),

@@ -76,7 +76,8 @@ def expectation(
     if check.name in expected:
         reason = expected[check.name]
         return reason, reason == TORCH.get(check.name)
-    return (None if strict else subject.known_failure(check.name)), True
+    known = None if strict else subject.known_failure(check.name)
+    return known and f"known: {known}", True
 
 
 def begin_checks(

@@ -14,7 +14,6 @@ from typing import Any
 
 from ampsim.core.machine import round_to_float32
 from ampsim.testing.check import Check, Lines
-from ampsim.testing.known_failures import TORCH
 from ampsim.testing.scaler_checks.adapter import Scales
 from ampsim.testing.scaler_checks.example import example_of
 from ampsim.testing.scaler_checks.subject import Subject
@@ -60,9 +59,8 @@ def suggestion(
     """
     if changes := excusing_traits(check, subject, passes):
         return [("hint", hint(subject, changes))]
-    if check.name in TORCH:
-        reason = TORCH[check.name]
-        return [("known", f"torch.amp.GradScaler fails this too: {reason}")]
+    if known := subject.known_failure(check.name):
+        return [("known", known)]
     for feature in UNOBSERVED:
         changes = {"unsupported": frozenset({feature})}
         is_settled = feature in (*check.needs, *check.adapts)
