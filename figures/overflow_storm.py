@@ -176,20 +176,15 @@ def draw_seeds(
 
 def draw_final(axes: Axes, run: Result) -> None:
     """Draw the losses of each rate, and of each mitigation at the highest rate."""
-    rates = storms(run)
-    named = [
-        (arm, color, f"{ratio:g}", f"{ratio:g}")
-        for ratio, (arm, color) in rates.items()
-    ]
-    highest = named[-1][2]
+    named = [(arm, color, f"{ratio:g}") for ratio, (arm, color) in storms(run).items()]
+    *_, highest = named[-1]
     named += [
-        (arm, color, f"{highest}, {text}", arm.name)
-        for arm, color, text in mitigations(run)
+        (arm, color, f"{highest}, {text}") for arm, color, text in mitigations(run)
     ]
-    for y, (arm, color, _, label) in enumerate(named):
+    for y, (arm, color, name) in enumerate(named):
         losses = arm.column("test_loss")
-        draw_seeds(axes, losses, [y] * len(losses), color, label)
-    axes.set_yticks(range(len(named)), [tick for _, _, tick, _ in named])
+        draw_seeds(axes, losses, [y] * len(losses), color, name)
+    axes.set_yticks(range(len(named)), [name for *_, name in named])
     axes.invert_yaxis()
     _style.draw_rows(axes)
     top = 1.1 * max(record["test_loss"] for record in run.records)

@@ -1,5 +1,7 @@
 """Tables about logs: an example, all counts, public logs, and `explain` at first sight."""
 
+import re
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -9,6 +11,7 @@ from statistics import median
 from ampsim.core.json_lines import Record
 from ampsim.core.machine import Rule
 from ampsim.core.state import State
+from paper.number_format import escaped
 from paper.numbers import NUMBERS, runs
 from paper.sources import load
 from paper.values import Cell, Table
@@ -17,6 +20,7 @@ EXAMPLE_INTERVAL = 3
 EXAMPLE_LOG = ((0, 16.0), (1, 16.0), (2, 32.0), (4, 64.0))  # step, printed scale
 FLAGS = (False, True)  # a step is finite, or overflows
 INDENT = "#h(1em)"
+BREAK = r"\\u{200b}"  # a place where a line may end, for `re.sub`
 POWER, FAIL = "refute three times $G$", "fail a check"
 
 
@@ -205,6 +209,21 @@ def followed_logs() -> Table:
         "l" + "r" * 11,
         groups,
     )
+
+
+def repositories() -> Table:
+    """Return the followed logs by repository, those with most logs first."""
+    rows = runs.logs(load("cuda_runs"), runs.is_followed)
+    counts = Counter(row["repository"] for row in rows)
+    table = []
+    for repository, count in counts.most_common():
+        mine = [row for row in rows if row["repository"] == repository]
+        consistent = sum(map(runs.is_consistent, mine))
+        with_power = sum(map(runs.refutes_longer, mine))
+        name = re.sub(r"(/|\\_)", r"\1" + BREAK, escaped(repository))
+        table.append((name, str(count), str(consistent), str(with_power)))
+    head = ("repository", "logs", "consistent", "3 times")
+    return Table(head, tuple(table), "lrrr")
 
 
 def of_logs(title: str, rows: Sequence[Record]) -> tuple[Cell, ...]:

@@ -53,6 +53,7 @@ TABLES: dict[str, Callable[[], Table]] = {
     "log_power": log_power,
     "excluded": log_tables.excluded,
     "followed": log_tables.followed_logs,
+    "repositories": log_tables.repositories,
     "sight": log_tables.sight,
     "findings": software_tables.findings,
     "settings": settings,

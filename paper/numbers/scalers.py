@@ -64,6 +64,11 @@ def becomes_zero(rule: Rule) -> bool:
         return False
 
 
+def has_quirk(rule: Rule) -> bool:
+    """Return whether a rule has a detail that is no parameter."""
+    return bool(rule.quirks)
+
+
 def count(holds: Callable[[Rule], bool]) -> int:
     """Return how many dialects have a property with their defaults."""
     return sum(holds(dialects.get(name)) for name in dialects.names())
@@ -82,6 +87,7 @@ def packages() -> set[str]:
 NUMBERS: dict[str, Number | Formula] = {
     "dialects": Formula(lambda: len(dialects.names()), "d"),
     "dialects.shown": Formula(lambda: len(SHOWN), "d"),
+    "dialects.quirks": Formula(partial(count, has_quirk), "d"),
     "dialects.packages": Formula(lambda: len(packages()), "d"),
     "field.infinite": Formula(partial(count, becomes_infinite), "words"),
     "field.zero": Formula(partial(count, becomes_zero), "d"),
