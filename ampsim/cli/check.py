@@ -73,9 +73,8 @@ def check_scalers(
 
     def judge(expected: Expected) -> "Report":
         from ampsim.testing.child import FORKS
-        from ampsim.testing.examples import choose
+        from ampsim.testing.examples import choose, warm_up
         from ampsim.testing.scaler_checks.check import time_limit as longest
-        from ampsim.testing.scaler_checks.check import warm_up
         from ampsim.testing.scaler_checks.run import begin_checks, chosen
         from ampsim.testing.scaler_checks.subject import find
 

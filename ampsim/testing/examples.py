@@ -15,7 +15,7 @@ from functools import cache
 from typing import NamedTuple
 
 from hypothesis import HealthCheck, Phase, core, given, seed, settings
-from hypothesis.strategies import SearchStrategy
+from hypothesis.strategies import SearchStrategy, booleans
 
 DEFAULT = 60  # examples without a profile
 SEED = 1  # of examples that are the same each time
@@ -134,3 +134,16 @@ def _test(
         suppress_health_check=list(HealthCheck),
     )
     seed(examples.seed)(chosen(given(**dict(strategies))(run_one)))()
+
+
+@cache
+def warm_up() -> None:
+    """Do what takes seconds when a process does it first, so that no scaler's time limit pays.
+
+    An alarm in the middle of an import would leave half of a module behind, too.
+    """
+    import torch
+
+    param = torch.nn.Parameter(torch.ones(()))
+    torch.optim.SGD([param]).step()  # imports torch's compiler
+    generated((("flag", booleans()),), Examples(1, SEED))

@@ -22,9 +22,9 @@ import torch.distributed as dist
 from torch.distributed import c10d_logger
 
 from ampsim.testing.child import GRACE, child
+from ampsim.testing.examples import warm_up
 from ampsim.testing.ranks.gradients import Gradients, World
 from ampsim.testing.ranks.scenario import Make, RankRecord, Scenario, play
-from ampsim.testing.scaler_checks.check import warm_up
 
 # What gloo says to a rank whose partner does not come.
 _ALONE = re.compile("Connection (closed|reset)|[Tt]imed out|Broken pipe")

@@ -5,12 +5,10 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from traceback import extract_tb
 from typing import Any
 
-import torch
-from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from ampsim.testing import examples as generation
@@ -24,7 +22,7 @@ from ampsim.testing.check import (
     own_text,
     stating,
 )
-from ampsim.testing.examples import Examples
+from ampsim.testing.examples import Examples, warm_up
 from ampsim.testing.judge import NotApplicableError
 from ampsim.testing.lines import TESTING
 from ampsim.testing.scaler_checks.example import Example, example_of, readable
@@ -270,14 +268,6 @@ def time_limit(examples: int) -> float:
 
 
 CHECKS: dict[str, ScalerCheck] = {}  # by name, in the order of levels
-
-
-@cache
-def warm_up() -> None:
-    """Do what takes seconds when a process does it first, so that no scaler's time limit pays."""
-    param = torch.nn.Parameter(torch.ones(()))
-    torch.optim.SGD([param]).step()  # imports torch's compiler
-    generation.generated((("flag", st.booleans()),), Examples(1, generation.SEED))
 
 
 def check(

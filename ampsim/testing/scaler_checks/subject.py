@@ -14,6 +14,7 @@ from ampsim.core.machine import Rule
 from ampsim.testing import known_failures
 from ampsim.testing.alarm import OverdueError, alarm
 from ampsim.testing.construction import WRITE_MAKE, Maker, maker_of, parameters
+from ampsim.testing.examples import warm_up
 from ampsim.testing.load import load
 from ampsim.testing.scaler_checks.adapter import ScalerAdapter
 from ampsim.testing.scaler_checks.traits import CLAIMED, Traits
@@ -124,6 +125,7 @@ class Subject:
     @cached_property
     def missing(self) -> dict[str, str]:
         """Each feature that the scaler lacks and that is not declared, with what it lacks."""
+        warm_up()
         lacks = dict[str, str]()
         # What a probe raises shows nothing: a check will raise it too.
         with suppress(OverdueError, Exception), alarm(PROBING):
