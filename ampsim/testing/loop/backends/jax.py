@@ -14,8 +14,7 @@ import numpy as np
 from jax import Array
 from jax.tree_util import keystr, tree_flatten_with_path
 
-from ampsim.testing.loop.backends.jax_faults import make_scale
-from ampsim.testing.loop.faults import FAULTS
+from ampsim.testing.loop.backends.jax_faults import FAULTS, make_scale
 from ampsim.testing.loop.loop import LoopError
 from ampsim.testing.loop.run import NOTHING, Fault, Planted, Run
 from ampsim.testing.loop.state import State, differences, snapshot

@@ -1,8 +1,8 @@
 """Faults in the gradients of compiled JAX programs, and the loss scales that let them in.
 
 A loss that goes through `fallible` is not changed; its gradient is multiplied by a number that the
-running program asks the kit for, 1 or inf. So a step that was compiled once, as a function or under
-``scan``, has an inf in the backward pass that the kit chooses, and no other. A scale of a class
+running program asks `FAULTS` for, 1 or inf. So a step that was compiled once, as a function or under
+``scan``, has an inf in the backward pass that a check chooses, and no other. A scale of a class
 made by `fallible_class` sends each loss that it scales through there.
 """
 
@@ -15,7 +15,38 @@ import jax
 import numpy as np
 from jax import Array
 
-from ampsim.testing.loop.faults import FAULTS
+from ampsim.testing.loop.run import NOTHING, Fault
+
+
+@dataclasses.dataclass
+class Faults:
+    """Count backward passes, and seed a fault in some of them.
+
+    Attributes:
+        fault: the fault to seed.
+        passes: how many of a scaled loss there have been.
+    """
+
+    fault: Fault = NOTHING
+    passes: int = 0
+
+    def factor(self, _: object = None) -> np.float32:
+        """Return the factor of the gradient of this backward pass: 1, or the fault."""
+        self.passes += 1
+        is_bad = self.fault.only in (None, self.passes - 1)
+        return np.float32(self.fault.value if is_bad else 1.0)
+
+    def plant(self, fault: Fault) -> None:
+        """Restart the counts, with a fault."""
+        self.fault = fault
+        self.passes = 0
+
+    def loss(self, _: object = None) -> np.float32:
+        """Return what the loss itself is multiplied by."""
+        return np.float32(self.fault.value if self.fault.place == "loss" else 1.0)
+
+
+FAULTS = Faults()  # one for all runs, as compiled programs know it
 
 # One object each, so that nothing is compiled twice.
 _FACTOR = FAULTS.factor
@@ -24,7 +55,7 @@ _LOSS = FAULTS.loss
 
 @jax.custom_vjp
 def fallible(loss: Array) -> Array:
-    """Return the loss, which the kit can make inf, and its gradient."""
+    """Return the loss, which a fault can make inf, and its gradient."""
     return _times(_LOSS, loss, loss)
 
 
