@@ -179,7 +179,7 @@ class Run(ABC):
 
     @abstractmethod
     def loads(self, value: Any) -> bool:
-        """Return whether a value of state is in a checkpoint that the kit makes itself."""
+        """Return whether a value of state is in a checkpoint that a run makes itself."""
 
     @abstractmethod
     def held(self, names: Collection[str]) -> Any:

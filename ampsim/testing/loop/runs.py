@@ -1,4 +1,4 @@
-"""Runs of a loop: from fresh objects, with the kit's scaler, batch by batch, in the framework that
+"""Runs of a loop: from fresh objects, with a given scaler, batch by batch, in the framework that
 its maker names.
 """
 
