@@ -6,6 +6,7 @@ replaces them by functions that add an event and tell the listener. What the eve
 the checks.
 """
 
+import inspect
 import os
 import pickle
 import sys
@@ -349,15 +350,16 @@ class Recorder:
     # -------------------------------------------------------------------------------------------
     # files and numbers
 
-    def _save(
-        self, original: Any, value: Any, target: Any, *args: Any, **kwargs: Any
-    ) -> None:
+    def _save(self, original: Any, *args: Any, **kwargs: Any) -> None:
+        bound = inspect.signature(original).bind(*args, **kwargs)
+        (_, value), (name, target), *_ = bound.arguments.items()
         kinds = state_kinds(value)
         event = self._add("save", note=" and ".join(sorted(kinds)))
         is_path = isinstance(target, (str, os.PathLike))
         folder = os.path.dirname(os.path.abspath(target)) if is_path else event.where
         self.saves.append(Save(event, folder, kinds, bool(own_kind(value))))
-        original(value, self.listener.save_target(target), *args, **kwargs)
+        bound.arguments[name] = self.listener.save_target(target)
+        original(*bound.args, **bound.kwargs)
 
     def _batch(self, original: Any, batches: Any) -> Any:
         self._add("batch")
