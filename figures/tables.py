@@ -100,7 +100,8 @@ def log_power(run: Result) -> Table:
     caption = (
         "A log that prints each overflow shows every seeded fault of a loss scaler in at least half of the runs. A "
         "cell counts the runs in which the printed scales alone contradict the scaler without the fault. The log "
-        "prints the scale every so many steps, or every hundred steps and at each overflow."
+        "prints the scale every so many steps, or every hundred steps and at each overflow. Counts: theorem T1 alone, "
+        "on the number of overflows."
     )
     forms = run.records[0]["shown"]
     rows = []
