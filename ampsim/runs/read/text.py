@@ -229,7 +229,7 @@ class TextReader:
         return self._rows.finish()
 
     def _line(self, number: int, text: str) -> None:
-        if any(word in text for word in ("ensor(", "rray(", "np.float")):
+        if "ensor(" in text or "rray(" in text or "np.float" in text:
             text = _TENSOR.sub(r"\1", text)
         if "#" in text or "nan(" in text or ".nan" in text or "null" in text:
             text = _NOT_FINITE.sub("nan", text)
@@ -339,8 +339,7 @@ class TextReader:
 
     def _error_in(self, text: str) -> str:
         """Return the id of the error that ends on a line, which may begin on the line before."""
-        whole = f"{self._before} {text.strip()}"
-        error = error_id_in(text) or (self._before and error_id_in(whole))
+        error = error_id_in(f"{self._before} {text}")
         self._before = "" if error else text.strip()
         return error
 
