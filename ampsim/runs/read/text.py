@@ -339,7 +339,7 @@ class TextReader:
 
     def _error_in(self, text: str) -> str:
         """Return the id of the error that ends on a line, which may begin on the line before."""
-        error = error_id_in(f"{self._before} {text}")
+        error = error_id_in(f"{self._before} {text.strip()}")
         self._before = "" if error else text.strip()
         return error
 
