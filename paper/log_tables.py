@@ -191,11 +191,10 @@ def reason_of(row: Record) -> str:
 def followed_logs() -> Table:
     """Return the followed logs by scaler, and by source of the growth interval."""
     rows = runs.logs(load("cuda_runs"), runs.is_followed)
-    scalers = dict.fromkeys(PROGRAMS.values())
-    table: list[tuple[Cell, ...]] = [
-        of_logs(scaler, [row for row in rows if PROGRAMS[row["program"]] == scaler])
-        for scaler in scalers
-    ]
+    table: list[tuple[Cell, ...]] = []
+    for scaler in dict.fromkeys(PROGRAMS.values()):
+        mine = [row for row in rows if PROGRAMS[row["program"]] == scaler]
+        table.append(of_logs(scaler, mine))
     table.append(())
     for source, title in SOURCES.items():
         mine = [row for row in rows if runs.source_of(row) == source]

@@ -16,14 +16,14 @@ from paper.values import Cell, Formula, Table
 def log_power() -> Table:
     """Return in how many runs a log reveals the fault of a scaler, by what the log prints."""
     shown = GALLERY["log_power"](sources.load("log_power"))
-    rows = tuple(
-        (fault, *(cell.partition(" of ")[0] for cell in cells))
-        for fault, *cells in shown.rows
-    )
+    rows: list[tuple[Cell, ...]] = []
+    for fault, *cells in shown.rows:
+        counts = (cell.partition(" of ")[0] for cell in cells)
+        rows.append((fault, *counts))
     every = [head.removeprefix("every ") for head in shown.columns[1:-2]]
     head = ("fault", *every, "overflows", "counts")
     groups = (("", 1), ("every so many steps", len(every)), ("", 2))
-    return Table(head, rows, "l" + "r" * (len(every) + 2), groups)
+    return Table(head, tuple(rows), "l" + "r" * (len(every) + 2), groups)
 
 
 def settings() -> Table:
