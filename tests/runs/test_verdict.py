@@ -65,10 +65,10 @@ def test_short_restart_keeps_the_verdict() -> None:
 
 
 def test_first_line_again_begins_a_run() -> None:
-    first, again = np.linspace(3, 1, 40), np.linspace(3, 2, 40)
-    printed = [[f"loss {value}" for value in values] for values in (first, again)]
+    first = [f"loss {value}" for value in np.linspace(3, 1, 40)]
+    again = [f"loss {value}" for value in np.linspace(3, 2, 40)]
     starts = "Training starts"
-    found = explain([starts, *printed[0], starts, *printed[1]])
+    found = explain([starts, *first, starts, *again])
     assert "from 3 to 2 over 40 records" in found.headline
 
 
