@@ -319,3 +319,17 @@ def test_number_beside_evaluations_is_no_loss() -> None:
     settings = ["SmoothL1Loss: 0"] * 2
     lines = [f"val_loss {4 - n / 50}" for n in range(120)]
     assert explain([*settings, *lines]).verdict == "no problem found"
+
+
+def test_printed_digits_freeze_no_loss() -> None:
+    falling = np.round(np.linspace(3, 2, 6000), 2)
+    frozen = np.append(np.linspace(3, 2, 100), [2.0] * 30)
+    ids = [
+        {
+            finding.id
+            for finding in explain(f"loss {value}" for value in values).findings
+        }
+        for values in (falling, frozen)
+    ]
+    assert "loss-constant" not in ids[0]
+    assert "loss-constant" in ids[1]

@@ -419,3 +419,9 @@ def test_sentences_alone_are_no_series() -> None:
         read_log(prose)
     lines = [f"The loss is {4 - n / 9} at the end of epoch {n}" for n in range(9)]
     assert len(read_log(lines).role("loss")[0]) >= 8
+
+
+def test_lines_of_tracebacks_are_no_series() -> None:
+    frame = '  File "/x/torch/amp/grad_scaler.py", line 346, in step'
+    history = read_log(["loss 2.5", "loss 2.3", frame, frame.replace("346", "512")])
+    assert [series.name for series in history.series] == ["loss"]

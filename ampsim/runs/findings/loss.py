@@ -16,7 +16,7 @@ from ampsim.runs.findings.evidence import (
     spread,
 )
 from ampsim.runs.findings.finding import Finding, at, number_text
-from ampsim.runs.read.history import Series
+from ampsim.runs.read.history import Floats, Series
 
 _ADVERSARIAL = re.compile(r"gen|disc|adv|gan\b|^[gd][_ ]")
 """Losses of networks that train against each other rise and fall."""
@@ -173,7 +173,11 @@ def loss_flat(run: Evidence) -> Iterator[Finding]:
     loss, values = run.loss, run.loss.finite
     if len(values) < 20:
         return
-    if values[-1] and equal_at_end(values, values[-1]) >= 20:
+    if (
+        values[-1]
+        and equal_at_end(values, values[-1]) >= 20
+        and not _is_rounded(values)
+    ):
         yield at(loss, len(loss) - 20, "loss-constant", loss=float(values[-1]))
     third = len(values) // 3
     early, late = values[:third], values[-third:]
@@ -181,6 +185,14 @@ def loss_flat(run: Evidence) -> Iterator[Finding]:
     moved = abs(end - begin) > max(spread(early), 0.01 * abs(begin))
     if values.min() > 0 and not moved and falls(values) <= 0.05:
         yield at(loss, 0, "loss-flat", begin=begin, end=end)
+
+
+def _is_rounded(values: Floats) -> bool:
+    """Return whether a loss falls, and is printed with so few digits that it often repeats."""
+    changes = np.flatnonzero(np.diff(values)) + 1
+    repeats = np.diff(changes, prepend=0)
+    at_end = len(values) - int(changes[-1]) if len(changes) else len(values)
+    return falls(values) > 0 and 2 * int(repeats.max(initial=0)) >= at_end
 
 
 def evaluation_not_finite(run: Evidence) -> Iterator[Finding]:

@@ -77,6 +77,8 @@ _PROSE = re.compile(
 )
 """Words of sentences."""
 _WORD = re.compile(r"[^\W\d]{3}")
+_FRAME = re.compile(r'^\W*File "[^"]+", line \d+')
+"""A line of a traceback."""
 _INDEX_END = re.compile(r"\s*\]\s*[:=]")
 _LOSS = re.compile(
     r"^(?!.*\b(?:if|when|where|previous|best|raise|stop|bug)\b).*\bloss\b",
@@ -348,6 +350,8 @@ class TextReader:
     ) -> tuple[list[Column], dict[str, int]]:
         """Return the numbers of a line that are kept, and the places of its step and its epoch."""
         if not _OF_A_RUN.search(text) and not _is_bare(text):
+            return [], {}
+        if _FRAME.search(text):
             return [], {}
         shape = NUMBER.sub("#", text.replace("#", "=")).strip()
         names = names_of(shape, len(holes)) or _names(text, holes)
