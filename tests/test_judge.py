@@ -54,8 +54,7 @@ def in_c(tmp_path_factory: pytest.TempPathFactory) -> str:
     return compiled(SCALER, tmp_path_factory.mktemp("c"))
 
 
-# ----------------------------------------------------------------------------------------- in
-# another language
+# ------------------------------------------------------------------------------ in another language
 
 
 @needs_cc

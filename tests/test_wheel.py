@@ -202,8 +202,7 @@ def test_published_links_are_absolute(tmp_path: Path) -> None:
     assert project["project"]["urls"]["Repository"] == address
 
 
-# ---------------------------------------------------------------------------------------- from the
-# index, once an extra
+# -------------------------------------------------------------------- from the index, once an extra
 
 SAID = {  # extra -> what works with it and does not without
     "torch": "import ampsim.torch, ampsim.probe; from ampsim.runs import watch",

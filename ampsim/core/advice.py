@@ -16,10 +16,8 @@ from ampsim.core.machine import Rule
 from ampsim.core.theory import bits_lost_to_ranks
 from ampsim.core.validation import as_float, as_int
 
-LONGEST, SHORTEST = (
-    2000,
-    50,
-)  # growth intervals: torch's default, and one that skips 2 % of the steps (T2)
+LONGEST = 2000  # growth interval: torch's default
+SHORTEST = 50  # one that skips 2 % of the steps (T2)
 UNKNOWN = 2.0**24  # initial scale of a run whose thresholds nobody knows
 
 

@@ -163,8 +163,7 @@ ROUNDPIPE_SYNC = Dialect(
     "roundpipe.GradScaler[sync]", _ROUNDPIPE, Rule(), _GROWTH_BACKOFF
 )
 
-# ------------------------------------------------------------------------------- large-model
-# training stacks
+# ---------------------------------------------------------------------- large-model training stacks
 
 
 def _megatron(rule: Rule, options: Options) -> Rule:
@@ -281,9 +280,10 @@ FAIRSEQ = Dialect(
 def _apex(rule: Rule, options: Options) -> Rule:
     high = as_float("max_loss_scale", options["max_loss_scale"])
     low = rule.min_scale or None  # `if self._min_loss_scale`: 0 is none
+    # apex clamps at construction.
     return rule.replace(
         init_scale=min(high, rule.init_scale), max_scale=high, min_scale=low
-    )  # clamps at construction
+    )
 
 
 APEX = Dialect(
@@ -314,9 +314,8 @@ MMCV = dataclasses.replace(  # apex's rule, with a modulo for the window
 def _fairscale(rule: Rule, options: Options) -> Rule:
     low = rule.min_scale or 0.0
     high = math.inf if rule.max_scale is None else rule.max_scale
-    if (
-        not low <= rule.init_scale <= high
-    ):  # fairscale applies both bounds to each change, the plain machine one of them
+    # fairscale applies both bounds to each change, the plain machine one of them.
+    if not low <= rule.init_scale <= high:
         raise ValueError(
             f"init_scale={rule.init_scale!r}: expected a scale from {low!r} to {high!r}; change it or the bounds"
         )
@@ -421,8 +420,7 @@ MPX = Dialect(
     build=_mpx,
 )
 
-# --------------------------------------------------------------------------------------- Keras and
-# TensorFlow
+# ----------------------------------------------------------------------------- Keras and TensorFlow
 
 _KERAS = "keras 3.15.1 keras/src/optimizers/loss_scale_optimizer.py:144-244"
 KERAS_TORCH = Dialect(
@@ -504,8 +502,7 @@ OPENSEQ2SEQ = Dialect(
     _openseq2seq,
 )
 
-# --------------------------------------------------------------- Paddle, MindSpore, MXNet, Chainer
-# and nnabla
+# ----------------------------------------------------- Paddle, MindSpore, MXNet, Chainer and nnabla
 
 PADDLE = Dialect(
     "paddle.amp.GradScaler[dygraph]",
@@ -562,9 +559,8 @@ MXNET = Dialect(
 
 
 def _chainer(rule: Rule, options: Options) -> Rule:
-    interval = (
-        rule.growth_interval
-    )  # here: updates in which the scale doubles, a little at each
+    # The updates in which the scale doubles, a little at each.
+    interval = rule.growth_interval
     return rule.replace(growth_factor=2.0 ** (1.0 / interval), growth_interval=1)
 
 

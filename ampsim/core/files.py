@@ -65,9 +65,8 @@ def append(handle: int, data: bytes) -> None:
     end = os.fstat(handle).st_size
     try:
         written = os.write(handle, data)
-        while written < len(
-            data
-        ):  # a nearly full disk may write a part; the next call raises
+        # A nearly full disk may write a part; the next call raises.
+        while written < len(data):
             written += os.write(handle, data[written:])
     except BaseException:
         with contextlib.suppress(OSError):  # a pipe or a device cannot be truncated

@@ -103,15 +103,13 @@ class Format:
             Array of the same shape, of dtype `dtype`.
         """
         wide = np.asarray(x)
-        with np.errstate(
-            over="ignore", invalid="ignore"
-        ):  # a signalling NaN is "invalid" in any cast
+        # A signalling NaN is "invalid" in any cast.
+        with np.errstate(over="ignore", invalid="ignore"):
             if wide.dtype not in (np.float16, np.float32):
                 wide = wide.astype(np.float64)
                 if self.dtype not in (np.float16, np.float32):
-                    wide = _round_to_odd(
-                        wide
-                    )  # ml_dtypes goes from float64 through float32, rounding twice
+                    # ml_dtypes goes from float64 through float32, rounding twice.
+                    wide = _round_to_odd(wide)
             return wide.astype(self.dtype)
 
     def classify(self, x: npt.ArrayLike) -> npt.NDArray[np.uint8]:

@@ -444,9 +444,8 @@ def _check(rule: object, *states: object) -> None:
 def _publish(rule: Rule, before: State, after: State, synchronous: bool) -> State:
     """Append a new scale to the queue, and make the oldest one the current loss scale."""
     depth = 0 if synchronous else rule.delay
-    queue = (before.scale, *before.pending, after.scale)[
-        -(depth + 1) :
-    ]  # current first, newest last
+    # Current first, newest last.
+    queue = (before.scale, *before.pending, after.scale)[-(depth + 1) :]
     return State(
         queue[0], after.growth_tracker, after.overflow_tracker, queue[1:], after.memory
     )

@@ -28,7 +28,7 @@ from ampsim.core.validation import as_int, flags
 
 
 class WouldBlockError(RuntimeError):
-    """Raised if the version of the next ticket does not exist yet; a real scaler waits here."""
+    """Raised by a pure function for what is not possible yet: its caller waits and tries again."""
 
 
 @dataclass(frozen=True)

@@ -41,9 +41,8 @@ from ampsim.core.machine import round_to_float32
 from ampsim.core.validation import as_float, as_int, check_factors
 
 RELOAD = "load an unchanged state dict"
-Memory = tuple[
-    float, ...
-]  # of one policy, a NamedTuple; under JAX its numbers are arrays
+# Of one policy it is a NamedTuple; under JAX its numbers are arrays.
+Memory = tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -218,9 +217,8 @@ class Policy:
         )
         amax = None if seen.amax is None else np.float32(seen.amax)
         as_scalars: list[Any] = [np.bool_(bool(seen)), amax]
-        with np.errstate(
-            all="ignore"
-        ):  # inf and NaN are inputs, and unused branches are computed too
+        # Inf and NaN are inputs, and unused branches are computed too.
+        with np.errstate(all="ignore"):
             after = self.update_in(
                 np, _map(_as_scalar, state), Observation(*as_scalars)
             )
@@ -368,9 +366,8 @@ class Headroom(Policy):
         assert seen.amax is not None  # noqa: S101
         clean, before = memory
         lost = seen.found_inf | ~xp.isfinite(seen.amax)
-        amax = xp.where(
-            lost | (seen.amax < 2.0**-126), 0, seen.amax
-        )  # XLA flushes subnormals to 0
+        # XLA flushes subnormals to 0.
+        amax = xp.where(lost | (seen.amax < 2.0**-126), 0, seen.amax)
         fits = xp.minimum(newest, self._largest(xp, amax))
         peak = xp.maximum(before, amax)
         growth_tracker = clean + 1

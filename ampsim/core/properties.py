@@ -17,9 +17,8 @@ from itertools import pairwise
 
 from ampsim.core.machine import Rule
 
-FLOAT32_ULP = (
-    2.0**-23
-)  # spacing of float32 above 1: one rounding moves a product by less than this
+# Spacing of float32 above 1: one rounding moves a product by less than this.
+FLOAT32_ULP = 2.0**-23
 _SUBNORMAL = 2.0**-149  # spacing of float32 below its smallest normal number
 _TOP = 2.0**128 * (1 - 2.0**-25)  # from here on a number rounds to inf in float32
 
@@ -43,9 +42,8 @@ class History:
 
     rule: Rule
     found_inf: Sequence[bool]
-    scale: Sequence[
-        float
-    ]  # before the first update, then after each: len(found_inf) + 1 of them
+    # The first before any update, then one after each: len(found_inf) + 1 of them.
+    scale: Sequence[float]
 
 
 def _close(a: float, b: float) -> bool:
@@ -116,9 +114,8 @@ def growth_multiplies_by_factor(u: Update) -> str | None:
     result.
     """
     expected = min(u.scale * u.rule.growth_factor, u.rule.max_scale or math.inf)
-    if (
-        u.found_inf or u.new_scale <= u.scale or expected >= _TOP
-    ):  # beyond float32 scalers keep the scale, or clamp it
+    # Beyond float32 scalers keep the scale, or clamp it.
+    if u.found_inf or u.new_scale <= u.scale or expected >= _TOP:
         return None
     return (
         None

@@ -168,9 +168,8 @@ class FirstUpdateInDouble(Quirk):
             return advance(rule, state, found_inf)
         first = dataclasses.replace(rule, arithmetic=Arithmetic(flush_subnormals=True))
         held = rule.arithmetic.round(rule.init_scale)
-        start = (
-            float(rule.init_scale) if state.scale == held else state.scale
-        )  # unless it was set by hand
+        # The first update has the double itself, unless the scale was set by hand.
+        start = float(rule.init_scale) if state.scale == held else state.scale
         before = dataclasses.replace(state, scale=start)
         after = advance(first, before, found_inf)
         return dataclasses.replace(

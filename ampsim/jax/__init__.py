@@ -1,4 +1,4 @@
-"""Layer 1: loss scaling in JAX.
+"""Loss scaling in JAX.
 
 >>> from ampsim import Rule
 >>> from ampsim.jax import LossScale

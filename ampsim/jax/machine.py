@@ -126,9 +126,8 @@ def _factors(rule: Rule, form: Format, limbs: int) -> tuple[Factor, Factor]:
 
 
 def _bound(rule: Rule, form: Format, bound: float | None, default: float) -> Any:
-    held = (
-        default if bound is None else abs(rule.arithmetic.round(bound))
-    )  # abs: -0.0 is a floor of 0
+    # Without its sign, as -0.0 is a bound of 0.
+    held = default if bound is None else abs(rule.arithmetic.round(bound))
     return np.array(held, form.dtype).view(form.word)[()]
 
 
@@ -170,9 +169,8 @@ def advance(
     grown = jnp.minimum(bits, c.high)
     grown = jnp.where(c.keeps_finite & (grown >= form.word(form.infinity)), old, grown)
     new = jnp.where(backs_off, jnp.maximum(bits, c.low), jnp.where(grows, grown, old))
-    new = jnp.where(
-        old > form.word(form.infinity), old, new
-    )  # NaN, if one was loaded, stays
+    # A NaN that was loaded stays.
+    new = jnp.where(old > form.word(form.infinity), old, new)
 
     reset = (
         (~found_inf & c.reset_clean)

@@ -1,4 +1,4 @@
-"""Layer 1: exponent histograms of gradients, and the underflow and overflow at any loss scale.
+"""Exponent histograms of gradients, and the underflow and overflow at any loss scale.
 
 >>> import torch
 >>> from ampsim.core.formats import FP16

@@ -1,4 +1,4 @@
-"""Layer 1: loss scaling in torch.
+"""Loss scaling in torch.
 
 >>> from ampsim.torch import GradScaler
 >>> scaler = GradScaler("cpu", init_scale=1024.0)
@@ -9,9 +9,8 @@
 from ampsim.core.extras import needing as _needing
 
 with _needing():
-    from ampsim.torch import (
-        roundpipe,
-    )  # so that `leave_alone_package` below finds its functions
+    # Imported so that `leave_alone_package` below finds its functions.
+    from ampsim.torch import roundpipe
     from ampsim.torch.async_scaler import AsyncGradScaler
     from ampsim.torch.async_state import ClosedError, Ticket
     from ampsim.torch.dynamo import leave_alone_package as _leave_alone_package

@@ -94,14 +94,18 @@ class AsyncGradScaler:
             work of several iterations in flight cannot be ordered on `device`.
     """
 
-    # =================== =================================== ======================
+    # =================== =================================== ====================================
     # attribute           written                             read
-    # =================== =================================== ======================
+    # =================== =================================== ====================================
     # `_shared`           by transitions of `AsyncState`      anywhere
     # `_thread`           by the executor's first job         anywhere
-    # `_last_scaled`      by the thread that scales           by `loss_value`
+    # `_last_scaled`      by `scale`, `load_state_dict`       by `loss_value`, the optimizer's thread
     # all others          by `__init__`                       anywhere
-    # =================== =================================== ======================
+    # =================== =================================== ====================================
+    #
+    # `_last_scaled` needs no lock: it is one reference to an immutable `Ticket`. The optimizer's
+    # thread reads it only with depth=0, where `scale` gets a new ticket after the `update` of the
+    # one in work, and `load_state_dict` waits for that thread before it writes.
 
     def __init__(
         self,
@@ -716,8 +720,7 @@ class AsyncGradScaler:
         """Return the state; waits for the optimizer's thread.
 
         Of a closed scaler it is the state after the last update that was made. Iterations in flight
-            are not in it: a
-        loop that resumes repeats them.
+        are not in it: a loop that resumes repeats them.
 
         Returns:
             torch's five keys, and with depth > 0 ``pending``, the scales that later iterations will
@@ -791,7 +794,7 @@ class AsyncGradScaler:
             closed = ClosedError("it was closed")
         elif not isinstance(
             cause, ClosedError
-        ):  # which says that a thread was closed in order
+        ):  # else the cause says that it was closed
             closed = ClosedError(f"its background work failed: {cause!r}")
             closed.__cause__ = cause
         self._shared.change(AsyncState.close, closed)

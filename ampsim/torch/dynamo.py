@@ -17,12 +17,14 @@ from torch._C._dynamo import eval_frame
 def leave_alone_package(name: str) -> None:
     """Exclude the functions of a package's loaded modules from torch.compile.
 
+    It marks each function object, so that dynamo does not inline it, and its code and that of the
+    functions nested in it, so that dynamo does not compile their frames.
+
     Functions that they call, such as the optimizer's step, are still compiled if possible.
     """
     for key, module in [*sys.modules.items()]:
         if key.partition(".")[0] == name:
             for function in _functions(vars(module), key):
-                # Neither inlined nor compiled when it is called.
                 function._torchdynamo_disable = True  # type: ignore[attr-defined]  # noqa: SLF001
                 _skip(function.__code__)
 
@@ -48,11 +50,8 @@ def _functions(
         if isinstance(value, type):
             yield from _functions(vars(value), module)
         function: Any = value
-        for inner in (
-            "fget",
-            "__func__",
-            "__wrapped__",
-        ):  # of a property and decorators
+        # A property, a class method or static method, and a decorated function have it inside.
+        for inner in ("fget", "__func__", "__wrapped__"):
             function = getattr(function, inner, function)
         if isinstance(function, types.FunctionType):
             yield function

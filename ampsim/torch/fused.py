@@ -26,9 +26,8 @@ def divides_by_grad_scale(optimizer: Any) -> bool:
 
 
 def _function(method: Any) -> Any:
-    return getattr(
-        method, "__func__", method
-    )  # a bound method would keep its optimizer
+    # A bound method would keep its optimizer.
+    return getattr(method, "__func__", method)
 
 
 @functools.lru_cache(maxsize=64)

@@ -482,9 +482,8 @@ class GradScaler(torch.amp.GradScaler):
             result = self._step_fused(optimizer, args, kwargs)
         else:
             looks = self._ranks is not None or self._checks_at_step
-            if looks and not fused.is_fused(
-                optimizer
-            ):  # whose step looks at the scaler
+            # The step of a fused optimizer looks at the scaler itself.
+            if looks and not fused.is_fused(optimizer):
                 self._prepare(optimizer)
             result = super().step(optimizer, *args, **kwargs)
         self._stepped_states = states = self._per_optimizer_states

@@ -79,11 +79,11 @@ class Ranks:
         sent[6] = largest_flag(flags, sent.device)
         if amax is not None:
             sent[7] = amax.to(sent.device).double().nan_to_num(torch.inf, torch.inf)
-        with _missing("found_inf"):
+        with _explain_failure("found_inf"):
             work = dist.all_reduce(sent, dist.ReduceOp.MAX, self._group, async_op=True)
 
         def joined() -> Joined:
-            with _missing("found_inf"):
+            with _explain_failure("found_inf"):
                 work.wait()
             differ = self._compare(sent[:6])
             return torch.maximum(sent[6], differ).float(), sent[7]
@@ -162,7 +162,7 @@ def _checked(group: Any) -> Any:
 
 
 @contextmanager
-def _missing(purpose: str) -> Iterator[None]:
+def _explain_failure(purpose: str) -> Iterator[None]:
     """Name the purpose of a collective that fails."""
     try:
         yield

@@ -106,9 +106,8 @@ class SharedState(Generic[S]):
 
     def _open_gates(self) -> None:
         while self._gates:
-            with suppress(
-                RuntimeError
-            ):  # already open: an interrupt struck before the pop
+            # Already open: an interrupt struck before the pop.
+            with suppress(RuntimeError):
                 self._gates[-1].release()
             self._gates.pop()
 

@@ -73,8 +73,7 @@ def test_underflow_up_to_half_smallest_subnormal(chain) -> None:
     assert (FP16.classify(product_) == Kind.FLUSHED)[flushed].all()
 
 
-# ------------------------------------------------------------------------------------- the same
-# against torch
+# --------------------------------------------------------------------------- the same against torch
 
 
 def torch_unscale(
@@ -110,8 +109,7 @@ def test_scaled_round_matches_torch_for_fp16() -> None:
         )
 
 
-# ----------------------------------------------------------------------------- every state of a
-# small machine
+# ------------------------------------------------------------------- every state of a small machine
 
 
 def reachable(rule: Rule, limit: int = 20_000) -> set[State]:
@@ -193,8 +191,7 @@ def test_reachable_states_of_torch_rule() -> None:
     assert at_the_top == State(2.0**127, 0)
 
 
-# -------------------------------------------------------------------------- every history: two
-# other machines
+# ---------------------------------------------------------------- every history: two other machines
 
 
 def every_history(rule: Rule, length: int) -> list[list[State]]:

@@ -100,8 +100,7 @@ def counterexample(*claim_denied: Any) -> Callable[[Any], np.float32]:
     return value
 
 
-# --------------------------------------------------------------------------------------------- the
-# reciprocal
+# ----------------------------------------------------------------------------------- the reciprocal
 
 
 def test_torch_reciprocal_of_power_is_exact() -> None:
@@ -134,8 +133,7 @@ def test_reciprocal_can_overflow() -> None:
     )  # 2^-128 is the largest such scale
 
 
-# -------------------------------------------------------------------------------------------- exact
-# unscaling
+# ---------------------------------------------------------------------------------- exact unscaling
 
 
 def scaling(low: int, high: int) -> tuple[Any, Any, list[Any]]:

@@ -36,8 +36,7 @@ def fresh(
     return runs.fresh(exponent_heatmap, arm, seed, steps=steps, seeds=seeds)
 
 
-# ------------------------------------------------------------------------------------------- what
-# is counted
+# ---------------------------------------------------------------------------------- what is counted
 
 
 @settings(max_examples=examples(ms=2))

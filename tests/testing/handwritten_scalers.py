@@ -201,8 +201,7 @@ class Stranger:
     def override(self, new_scale):
         self.now = (float32(new_scale), self.now[1])
 
-    # ------------------------------------------------------------------------------------ what is
-    # read, set and kept
+    # ------------------------------------------------------------------- what is read, set and kept
 
     def get_scale(self):
         return self.now[0] if self.on else 1.0
@@ -260,8 +259,7 @@ class WithHysteresis(Stranger):
         self.overflows_in_a_row = saved["in_a_row"]
 
 
-# ------------------------------------------------------------------------------------- wrong: the
-# state machine
+# ------------------------------------------------------------------------- wrong: the state machine
 
 
 class KeepsTheStreak(Stranger):
@@ -335,8 +333,7 @@ class CountsMicroBatches(Stranger):
         super().advance(found)
 
 
-# --------------------------------------------------------------------------------------- wrong:
-# what is found
+# ----------------------------------------------------------------------------- wrong: what is found
 
 
 class ChecksTheFirstGroup(Stranger):
@@ -394,8 +391,7 @@ class BacksOffPerOptimizer(Stranger):
             super().advance(found)
 
 
-# --------------------------------------------------------------------------------------- wrong: the
-# arithmetic
+# ---------------------------------------------------------------------------- wrong: the arithmetic
 
 
 class DividesByTheNextScale(Stranger):
@@ -524,8 +520,7 @@ class OverrideRestartsTheStreak(Stranger):
         self.now = (float32(new_scale), 0)
 
 
-# ------------------------------------------------------------------------------- wrong: checkpoints
-# and threads
+# ------------------------------------------------------------------- wrong: checkpoints and threads
 
 
 class DoesNotSaveTheStreak(Stranger):
@@ -586,8 +581,7 @@ class SavesHalfOfAnUpdate(Stranger):
         return {**super().state_dict(), "S": self.now[0], "n": self.now[1]}
 
 
-# ------------------------------------------------------------------- wrong: beyond what one short
-# history shows
+# ------------------------------------------------------- wrong: beyond what one short history shows
 
 
 class CountsInAByte(Stranger):

@@ -181,8 +181,7 @@ def statistics(scaler: LossScale):
     )
 
 
-# ------------------------------------------------------------------------------------------ one
-# leaf that is forgotten
+# ----------------------------------------------------------------------- one leaf that is forgotten
 
 
 LEAVES = ("params.w", "opt.0.trace.v", "opt.1.count")

@@ -68,8 +68,7 @@ def test_loss_may_become_float32():
         check(Subject(ConvertsLoss, Traits(drop_in=True)))
 
 
-# ------------------------------------------------------------------------------------------- how it
-# is constructed
+# ---------------------------------------------------------------------------- how it is constructed
 
 
 class Wraps:
@@ -225,8 +224,7 @@ def test_missing_torch_names_the_extra():
     assert ".[torch]" in done.stderr
 
 
-# ----------------------------------------------------------------------------------- a failure is
-# of the kind expected
+# ---------------------------------------------------------------- a failure is of the kind expected
 
 
 class RaisesInStateDict(Stranger):

@@ -161,8 +161,7 @@ def test_few_batches_and_unknown_checks_raise():
         check_loop(sgd, batches(), expected_failures={"step_changes_parameter": "x"})
 
 
-# ------------------------------------------------------------------------------------------- what
-# is right otherwise
+# -------------------------------------------------------------------------- what is right otherwise
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -336,8 +335,7 @@ def test_command_checks_loops(arguments, status, said):
     assert (code, said in text, "Traceback" in text) == (status, True, False), text
 
 
-# -------------------------------------------------------------------------------------------- what
-# a run takes care of
+# ------------------------------------------------------------------------- what a run takes care of
 
 
 def test_global_generators_are_seeded():

@@ -249,8 +249,7 @@ def test_unknown_feature_raises():
         Traits(unsupported={"state_dicts"})
 
 
-# ------------------------------------------------------------------------------------------- what a
-# failure says
+# ------------------------------------------------------------------------------ what a failure says
 
 
 def message(name, target=TORCH):
@@ -376,8 +375,7 @@ def test_all_findings_are_in_one_error():
     ]
 
 
-# ---------------------------------------------------------------------------------------- expected
-# failures
+# -------------------------------------------------------------------------------- expected failures
 
 
 def test_expected_failures_become_strict_xfails():
@@ -414,8 +412,7 @@ def test_check_threads_runs_level_3_only(few_schedules):
     ] == ["xfail"]
 
 
-# ------------------------------------------------------------------------------------------- wrong
-# use, imports
+# ------------------------------------------------------------------------------- wrong use, imports
 
 
 @pytest.mark.parametrize("levels", [[-1], [6], [0.5], 0, 1])
@@ -449,8 +446,7 @@ def test_options_declare_the_same_traits(reset):
     assert Traits(**declared_traits(words[1::2], ())) == traits
 
 
-# ------------------------------------------------------------------------------------------- the
-# set of checks
+# -------------------------------------------------------------------------------- the set of checks
 
 
 def test_checks_raise_without_asserts():

@@ -19,8 +19,7 @@ TorchScaler, OptState = torch.amp.GradScaler, torch.amp.grad_scaler.OptState
 torch.set_num_threads(1)
 
 
-# ---------------------------------------------------------------------------- bugs of a state
-# machine alone
+# -------------------------------------------------------------------- bugs of a state machine alone
 
 
 def flagged(change, **traits):
@@ -75,8 +74,7 @@ def adds_up_overflows_that_are_apart(rule, before, flag, after):
     return update(rule.replace(hysteresis_reset=frozenset({"growth"})), before, flag)
 
 
-# ------------------------------------------------------------------------------- bugs of torch's
-# own, one change each
+# ------------------------------------------------------------- bugs of torch's own, one change each
 
 
 class Torchs(TorchScaler):
@@ -188,8 +186,7 @@ class RoundsTheScaleForTheLoss(TorchScaler):
         return outputs * self._scale.bfloat16().float()
 
 
-# -------------------------------------------------------------------------------- bugs of what is
-# around it
+# ------------------------------------------------------------------------ bugs of what is around it
 
 
 class GivesUpInAnotherWay(TorchScaler):

@@ -292,8 +292,7 @@ def captured(loop: Loop, warm: list[float]) -> Graph:
     return graph
 
 
-# ------------------------------------------------------------------------------------- replays are
-# iterations
+# --------------------------------------------------------------------------- replays are iterations
 
 LARGE = [3e38, 1e30, 1e24, 1e16]  # overflow at some scales
 batches = st.sampled_from([1.0, 1.0, 1.0, 0.3, INF, NAN, *LARGE])

@@ -23,8 +23,7 @@ from tests.torch.helpers import INF, NAN, told
 EXAMPLES = examples(ms=28, least=50)
 
 
-# ----------------------------------------------------------------------------------------- against
-# torch itself
+# ----------------------------------------------------------------------------- against torch itself
 
 KINDS = {
     "sgd": lambda params: torch.optim.SGD(params, lr=0.125, momentum=0.9),
@@ -317,8 +316,7 @@ def test_scaler_matches_torch_in_lockstep():
     run_state_machine_as_test(DropIn, settings=settings(max_examples=EXAMPLES))
 
 
-# ------------------------------------------------------------------------- differences, as numbered
-# in the class
+# ------------------------------------------------------------ differences, as numbered in the class
 
 Theirs = torch.amp.GradScaler
 

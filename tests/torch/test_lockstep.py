@@ -79,8 +79,7 @@ def test_torch_matches_the_machine(constants, calls):
         assert shown == (state.scale, state.growth_tracker)
 
 
-# ----------------------------------------------------------------------------- parameters that
-# torch corrupts
+# ------------------------------------------------------------------- parameters that torch corrupts
 
 
 def test_torch_steps_with_inf_without_reciprocal():
@@ -170,8 +169,7 @@ def test_torch_fused_sgd_uses_uninitialized_momentum(
     )  # every gradient that it was ever stepped with was 0
 
 
-# -------------------------------------------------------------------------- growth, override, and
-# the graph
+# ------------------------------------------------------------------ growth, override, and the graph
 
 
 def test_torch_never_grows_past_shortened_interval():

@@ -56,8 +56,7 @@ def finished(model, optimizer, scaler):
     )
 
 
-# ------------------------------------------------------------------- the introduction:
-# torch.cuda.amp.GradScaler
+# ------------------------------------------------------ the introduction: torch.cuda.amp.GradScaler
 
 
 def introduction_with_clipping(GradScaler):  # noqa: N803
@@ -81,8 +80,7 @@ def introduction_with_clipping(GradScaler):  # noqa: N803
     return finished(model, optimizer, scaler)
 
 
-# ------------------------------------------------------------- the tutorial: scaler =
-# torch.cuda.amp.GradScaler()
+# ----------------------------------------------- the tutorial: scaler = torch.cuda.amp.GradScaler()
 
 
 def tutorial(GradScaler):  # noqa: N803
@@ -115,8 +113,7 @@ def test_documented_torch_loop_runs_unchanged(loop):
     assert loop(on_cpu(ampsim.torch.GradScaler)) == loop(on_cpu(torch.amp.GradScaler))
 
 
-# ----------------------------------------------------------------------- RoundPipe: from roundpipe
-# import GradScaler
+# ------------------------------------------------------ RoundPipe: from roundpipe import GradScaler
 
 
 class RoundPipe:

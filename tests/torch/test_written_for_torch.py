@@ -99,8 +99,7 @@ def same():
     return check
 
 
-# ------------------------------------------------------------------------------ the state of one
-# optimizer
+# ----------------------------------------------------------------------- the state of one optimizer
 
 
 def test_weights_change_between_unscale_and_step(agree):
@@ -156,8 +155,7 @@ def test_client_steps_within_backward(agree, stage):
     agree(iteration)
 
 
-# --------------------------------------------------------------------- subclasses that copy torch's
-# methods
+# ------------------------------------------------------------- subclasses that copy torch's methods
 
 
 def copied_step(self, optimizer, *args, **kwargs):
@@ -352,8 +350,7 @@ def test_public_method_override_is_used(agree, name):
     agree(iteration, of=lambda base: type("Own", (base,), {name: methods[name]}))
 
 
-# ----------------------------------------------------------------------------------- objects of
-# others
+# -------------------------------------------------------------------------------- objects of others
 
 
 class Fused:
@@ -429,8 +426,7 @@ def test_hooks_receive_flag_and_scale(agree, register):
     agree(iteration, fused=True)
 
 
-# -------------------------------------------------------------------------------------------- whole
-# loops
+# -------------------------------------------------------------------------------------- whole loops
 
 
 def test_validation_scales_in_inference_mode(agree):

@@ -192,9 +192,8 @@ def _next_below(
 def _first_below(values: Array, scale: float, start: int, stop: int) -> int:
     while start < stop:
         edge = min(stop, start + 4096)
-        below = values[start:edge] < np.float64(
-            scale
-        )  # a Python float would be rounded to float32
+        # A Python float would be rounded to float32.
+        below = values[start:edge] < np.float64(scale)
         first = int(below.argmax())
         if below[first]:
             return start + first
@@ -203,10 +202,9 @@ def _first_below(values: Array, scale: float, start: int, stop: int) -> int:
 
 
 def _compiled_first_below(values: Array, scale: float, start: int, stop: int) -> int:
-    i, end = (
-        np.uint64(start),
-        np.uint64(stop),
-    )  # unsigned: no test for an index from the end
+    # Unsigned, so that numba compiles no test for an index from the end.
+    i = np.uint64(start)
+    end = np.uint64(stop)
     while i < end and not values[i] < scale:
         i += np.uint64(1)
     return int(np.int64(i))  # numba: int64 + uint64 is float64

@@ -197,9 +197,8 @@ def _floats(thresholds: npt.ArrayLike) -> Floats:
     return np.ascontiguousarray(values)
 
 
-_check_rule = lru_cache(
-    Rule.check
-)  # a check takes a tenth of a replay; an unhashable rule was never checked
+# A check takes a tenth of a replay; an unhashable rule was never checked.
+_check_rule = lru_cache(Rule.check)
 
 
 def _obstacle(rule: object, state: Carried) -> str | None:

@@ -40,8 +40,7 @@ def skips(rule: Rule, updates: int, descent: float, wasted: int = 0) -> float:
     )
 
 
-# ------------------------------------------------------------------------------------- T2, T7: a
-# constant threshold
+# --------------------------------------------------------------------- T2, T7: a constant threshold
 
 
 def skip_rate(rule: Rule) -> float:
@@ -79,8 +78,7 @@ def trade_off(rule: Rule) -> float:
     return v / 2 / (1 + v / b)
 
 
-# -------------------------------------------------------------------------------------- T4:
-# recovery from a spike
+# ------------------------------------------------------------------------ T4: recovery from a spike
 
 
 class Recovery(NamedTuple):
@@ -119,8 +117,7 @@ def recovery(rule: Rule, height: float, steps: int) -> Recovery:
     return Recovery(m, m + g * rule.growth_interval, deficit)
 
 
-# --------------------------------------------------------------------------------- T5: scales that
-# come k steps late
+# ---------------------------------------------------------------- T5: scales that come k steps late
 
 
 class Stale(NamedTuple):
@@ -169,8 +166,7 @@ def stale(policy: str, growth_interval: int, k: int) -> Stale:
     )
 
 
-# ------------------------------------------------------------------------------------------ T6: a
-# drifting threshold
+# ------------------------------------------------------------------------- T6: a drifting threshold
 
 
 def drifting_skip_rate(rule: Rule, drift: Fraction | float) -> float:
@@ -190,18 +186,16 @@ def drifting_skip_rate(rule: Rule, drift: Fraction | float) -> float:
         raise ValueError(
             f"drift={drift}: expected at least 0 unless growth_factor * backoff_factor = 1"
         )
-    gap = Fraction(a) / -Fraction(
-        drift
-    )  # steps in which the threshold falls by one backoff
+    # Steps in which the threshold falls by one backoff.
+    gap = Fraction(a) / -Fraction(drift)
     if gap <= 1:
         return 1.0
     # (T6.2) r = |delta| / a (1 + floor(gap / (G + 1))): each fall is a skip, and so is each growth
     # in between
     growths = Fraction(gap // (interval + 1))
     if gap % (interval + 1) == 0:
-        growths -= Fraction(
-            1, 2
-        )  # every second fall meets a growth, and the next growth comes a step later
+        # Every second fall meets a growth, and the next growth comes a step later.
+        growths -= Fraction(1, 2)
     return float((1 + growths) / gap)
 
 
@@ -249,8 +243,7 @@ def hysteresis_bound(rule: Rule) -> float:
     return lost / (rule.growth_interval + lost)
 
 
-# ------------------------------------------------------------------------------------- a sum over
-# data-parallel ranks
+# ------------------------------------------------------------------- a sum over data-parallel ranks
 
 
 def bits_lost_to_ranks(ranks: int, predivide: float = 1.0) -> float:

@@ -19,8 +19,7 @@ FP16_BINADES = 41.0
 _normal = NormalDist()
 
 
-# -------------------------------------------------------------------------------------------- T3:
-# random thresholds
+# ---------------------------------------------------------------------------- T3: random thresholds
 
 
 @dataclass(frozen=True)
@@ -166,8 +165,7 @@ def tracked_quantile(growth_interval: int, ranks: int = 1, rho: float = 1.0) -> 
     return math.exp(-math.log1p(rho) / (ranks * growth_interval))
 
 
-# ---------------------------------------------------------------------------- T8: steps that are
-# bad at any scale
+# -------------------------------------------------------------- T8: steps that are bad at any scale
 
 
 def critical_bad_rate(rule: Rule) -> float:
@@ -235,8 +233,7 @@ def _bad_visit(growth_interval: int, rate: float) -> tuple[float, float]:
     return math.exp(log_up), -math.expm1(log_up)
 
 
-# ---------------------------------------------------------------------------------------------- T9:
-# the range
+# ------------------------------------------------------------------------------------ T9: the range
 
 
 def flushed_share(

@@ -71,8 +71,7 @@ def attach(watcher: Watcher, optimizers: Sequence[Optimizer], scaler: Any) -> De
         return detach.pop_all().close
 
 
-# ------------------------------------------------------------------------------------- torch's
-# scaler
+# ----------------------------------------------------------------------------------- torch's scaler
 
 
 class _Attached:
@@ -176,8 +175,7 @@ def _watched(kind: Any) -> Any:
     return type(kind.__name__, (kind,), members)
 
 
-# -------------------------------------------------------------------------------------------- no
-# scaler
+# ---------------------------------------------------------------------------------------- no scaler
 
 
 class _Steps:

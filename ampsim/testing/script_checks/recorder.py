@@ -248,8 +248,7 @@ class Recorder:
         self.listener.after_update()
         return result
 
-    # ------------------------------------------------------------------------------ backward,
-    # optimizer, schedule, clip
+    # ---------------------------------------------------------- backward, optimizer, schedule, clip
 
     def _backward(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         for trace in self.optimizers.values():
