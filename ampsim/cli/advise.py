@@ -3,17 +3,19 @@
 import math
 import statistics
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ampsim.cli.files import KINDS, THRESHOLDS
-from ampsim.cli.report import explain_file
+from ampsim.cli.files import KINDS, THRESHOLDS, explained
 from ampsim.cli.sweep import COSTS, costs
 from ampsim.cli.terminal import bold_table, out, print_table, usage_errors
 from ampsim.core.advice import UNKNOWN, Measured, advise, measure
 from ampsim.core.machine import Rule
 from ampsim.core.replay.sweep import load_trace, sweep
+
+if TYPE_CHECKING:
+    from ampsim.runs.explain_log import Explanation
 
 SETTINGS = ("init_scale", "growth_interval", "min_scale", "hysteresis")
 NEEDED = "expected RUN with numbered steps, or --steps N"
@@ -68,7 +70,8 @@ def advise_run(
             measured, recorded = measure(thresholds), len(thresholds)
             out.print(f"{run}: {recorded:,} steps, {measured.bad_rate:.3g} of them bad")
         elif run:
-            measured, recorded = _measure_log(run)
+            with explained(run) as explanation:
+                measured, recorded = _measure_log(run, explanation)
         length = steps or recorded
         if not length:
             raise typer.BadParameter(NEEDED)
@@ -91,13 +94,12 @@ def advise_run(
             print_table(table)
 
 
-def _measure_log(log: Path) -> tuple[Measured, int]:
+def _measure_log(log: Path, explanation: "Explanation") -> tuple[Measured, int]:
     """Print what a log shows of settings; return the arguments of `advise`, and the numbered steps.
 
     The median loss scale stands for the threshold of the first steps. A log does not show which
     skipped steps overflow at every scale.
     """
-    explanation = explain_file(log)
     steps, threshold = -1.0, UNKNOWN
     for series in explanation.history.series:
         numbered = filter(math.isfinite, series.known_steps.tolist())

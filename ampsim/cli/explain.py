@@ -3,11 +3,11 @@
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from ampsim.cli.report import explain_file, is_there
+from ampsim.cli.files import explained, is_there
 from ampsim.cli.terminal import fail, out
 
 if TYPE_CHECKING:
@@ -50,8 +50,14 @@ def explain_log(log: Log = None, as_json: AsJson = False, why: Why = False) -> N
         if sys.stdin.isatty():
             fail("LOG is missing: pass a file, - for standard input, or a quoted text")
         log = Path("-")
-    is_text = " " in str(log) and not is_there(log)
-    explanation = _explain_text(str(log)) if is_text else explain_file(log)
+    if " " in str(log) and not is_there(log):
+        _print(_explain_text(str(log)), as_json=as_json, why=why)
+    with explained(log) as explanation:
+        _print(explanation, as_json=as_json, why=why)
+
+
+def _print(explanation: "Explanation", *, as_json: bool, why: bool) -> NoReturn:
+    """Print a diagnosis, and exit with its status."""
     if as_json:
         print(json.dumps(explanation.to_json(), indent=1))
     else:

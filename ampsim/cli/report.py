@@ -1,14 +1,11 @@
 """``ampsim report``: write an HTML page that shows what the loss scale did in a run."""
 
-import shutil
-import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ampsim.cli.files import LOG, expect_kind
+from ampsim.cli.files import explained, is_there
 from ampsim.cli.options import Force
 from ampsim.cli.terminal import fail, out, usage_errors, write_own
 
@@ -52,11 +49,11 @@ def report_run(run: Run, page: Page = None, force: Force = False) -> None:
     kind = target.suffix.removeprefix(".")
     if kind not in ("", "html", *CHART_MARKS):
         fail(f"{page}: expected a name that ends in .html, .png, or .svg")
-    explanation = explain_file(run)
-    if kind in CHART_MARKS:
-        _write_chart(explanation, kind, target, force=force)
-    else:
-        write_page(explanation, run, target, force=force)
+    with explained(run) as explanation:
+        if kind in CHART_MARKS:
+            _write_chart(explanation, kind, target, force=force)
+        else:
+            write_page(explanation, run, target, force=force)
     out.print(f"wrote {target}")
 
 
@@ -71,28 +68,6 @@ def _write_chart(
     with usage_errors():
         picture = scale_chart(explanation, kind)
     write_own(target, CHART_MARKS[kind], picture, force=force)
-
-
-def explain_file(log: Path) -> "Explanation":
-    """Return the diagnosis of a log; exit if it cannot be read."""
-    from ampsim.runs.explain_log import explain
-
-    expect_kind(log, LOG)
-    if str(log) == "-":
-        with tempfile.NamedTemporaryFile(suffix=" (standard input)") as file:
-            shutil.copyfileobj(sys.stdin.buffer, file)
-            file.flush()
-            return explain_file(Path(file.name))
-    with usage_errors():
-        return explain(log)
-
-
-def is_there(log: Path) -> bool:
-    """Return whether a file of this name exists; False if the name is too long for a file."""
-    try:
-        return log.exists()
-    except OSError:
-        return False
 
 
 def write_page(

@@ -47,6 +47,10 @@ def test_why_shows_lines(log: Path) -> None:
     said = run("--why", log)[1]
     assert "    2: step: 10, loss_scale: 8.0, loss: nan\n" in said
     assert "10 of 20 lines; --json lists all 20" in said
+    assert (
+        "    2: step: 10, loss_scale: 8.0, loss: nan\n"
+        in run("--why", "-", given=LOG)[1]
+    )
     log.write_text(LOG.replace("nan\n", f"nan {'x' * 900}\n"))
     assert max(map(len, run("--why", log)[1].splitlines())) < 400
 
