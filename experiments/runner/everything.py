@@ -12,7 +12,7 @@ from ampsim.runs.record import data_file
 from experiments.runner import device
 from experiments.runner.cli import STYLE, attempt
 from experiments.runner.execute import Options, Outcome, refuse
-from experiments.runner.experiment import INSTALL, Experiment, UsageError, stems
+from experiments.runner.experiment import Experiment, UsageError, stems
 from experiments.runner.pool import Workers
 from experiments.runner.progress import duration
 
@@ -60,8 +60,7 @@ def why_not(experiment: Experiment, name: str) -> str:
     """Return why an experiment cannot run on the device `name`; empty if it can."""
     if name not in experiment.devices:
         return f"does not run on {name}"
-    missing = experiment.missing_packages
-    return f"requires {' and '.join(missing)}: {INSTALL}" if missing else ""
+    return experiment.lacks
 
 
 def seconds(experiment: Experiment, slug: str, options: Options) -> float:

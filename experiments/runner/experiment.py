@@ -169,10 +169,16 @@ class Experiment:
             Unit(name, seed, arm) for name, arm in arms.items() for seed in config.seeds
         ]
 
+    @property
+    def lacks(self) -> str:
+        """Which packages are missing, and how to install them; empty if none is."""
+        missing = self.missing_packages
+        return f"requires {' and '.join(missing)}; {INSTALL}" if missing else ""
+
     def require_packages(self) -> None:
         """Raise UsageError if a required package is not installed."""
-        if missing := self.missing_packages:
-            raise UsageError(f"{self.stem} requires {' and '.join(missing)}; {INSTALL}")
+        if self.lacks:
+            raise UsageError(f"{self.stem} {self.lacks}")
 
 
 def stems() -> list[str]:

@@ -47,14 +47,17 @@ def check(config: Config) -> None:
             default.
     """
     for name, hint in get_type_hints(type(config), include_extras=True).items():
-        value, named = (
-            getattr(config, name),
-            EXPONENT if name.endswith("_log2") else SEED if name == "seeds" else None,
-        )
-        if wanted := _instead(value, hint, named, config):
+        value = getattr(config, name)
+        if wanted := _instead(value, hint, _expected_by_name(name), config):
             raise UsageError(
                 f"{name}={value}: expected {wanted}; the default is {getattr(type(config)(), name)}"
             )
+
+
+def _expected_by_name(name: str) -> Expected | None:
+    if name.endswith("_log2"):
+        return EXPONENT
+    return SEED if name == "seeds" else None
 
 
 def _instead(value: Any, hint: Any, expected: Expected | None, config: Config) -> str:
