@@ -28,13 +28,11 @@ class Options:
     device: Literal["cpu", "cuda"] = "cpu"  # device to compute on
     smoke: bool = False  # run a few steps and write to a temporary folder
     jobs: int | None = None  # worker processes; default: up to 2 on cpu, 1 on cuda
-    check_figure: bool = (
-        False  # check that the figures can draw these settings, and run nothing
-    )
+    # check that the figures can draw these settings, and run nothing
+    check_figure: bool = False
     force: bool = False  # run again even if the data is up to date
-    reproduce: bool = (
-        False  # write to build/here and compare with the committed records
-    )
+    # write to build/here and compare with the committed records
+    reproduce: bool = False
 
     def __post_init__(self) -> None:
         if self.jobs is not None and self.jobs < 1:
@@ -47,11 +45,11 @@ class Options:
         """Worker processes: a step uses one thread, so two processes use the two cores of a small
         machine.
         """
-        return self.jobs or (
-            min(2, os.cpu_count() or 1)
-            if self.device == "cpu" and not self.smoke
-            else 1
-        )
+        if self.jobs:
+            return self.jobs
+        if self.device != "cpu" or self.smoke:
+            return 1
+        return min(2, os.cpu_count() or 1)
 
 
 @dataclass(frozen=True)
@@ -63,14 +61,17 @@ class Run:
     options: Options
     path: Path
     argv: list[str]
-    reference: (
-        Path  # the data to compare with: the file at `path`, or the committed file
-    )
+    reference: Path  # data to compare with: the file at `path`, or the committed file
 
     @property
     def stem(self) -> str:
         """The experiment's name."""
         return self.experiment.stem
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the file is another one than what it is compared with."""
+        return self.reference != self.path
 
 
 @dataclass(frozen=True)
@@ -86,23 +87,32 @@ class Outcome:
 def execute(run: Run, workers: pool.Workers) -> Outcome:
     """Reuse data that is up to date; else run the units that the journal lacks and write the file."""
     stem, config, inputs = run.stem, run.config.plain(), run.experiment.inputs()
-    elsewhere = run.reference != run.path
-    before = previous_data.earlier(
-        run.reference, config, inputs, replaced=run.options.force or elsewhere
-    )
-    if before and not (run.options.force or elsewhere):
-        print(f"{stem}: reused {len(before.rows)} units from {before.commit}")
-        if before.origin.get("source_sha256") != provenance.source_sha256(stem):
-            print(
-                f"{stem}: the source has changed since; to run it again, pass --force"
-            )
-        return Outcome(0, "reused")
+    replaced = run.options.force or run.is_elsewhere
+    before = previous_data.earlier(run.reference, config, inputs, replaced=replaced)
     origin = provenance.collect(stem, run.argv, config, inputs, run.options.device)
-    if elsewhere and not run.options.force and previous_data.is_of(run.path, origin):
-        print(f"{stem}: reused the units of {run.path}")
+    reused = reusable(run, origin, before)
+    if reused:
+        print(f"{stem}: reused {reused}")
         return Outcome(0, "reused")
     with sole_writer(run.path):
         return fill(run, origin, before, workers)
+
+
+def reusable(
+    run: Run, origin: Record, before: previous_data.Earlier | None
+) -> str | None:
+    """Return in words which units are there already; None if they are to be computed."""
+    if run.options.force:
+        return None
+    if run.is_elsewhere:
+        is_finished = previous_data.is_of(run.path, origin)
+        return f"the units of {run.path}" if is_finished else None
+    if before is None:
+        return None
+    units = f"{len(before.rows)} units from {before.commit}"
+    if before.origin.get("source_sha256") == origin["source_sha256"]:
+        return units
+    return f"{units}\n{run.stem}: the source has changed since; to run it again, pass --force"
 
 
 def fill(
@@ -129,30 +139,49 @@ def fill(
             f"{journal.part}; run the same command to continue"
         )
         return Outcome(130, "stopped")
-    done = [journal.done[unit.key] for unit in units]
-    rows = [value["record"] for value in done]
-    seconds = math.fsum(value["seconds"] for value in done)
-    origin |= {"date": provenance.now(), "unit_seconds": seconds}
-    kept = before if run.reference == run.path else None
-    written = previous_data.write(run.path, origin, rows, kept)
+    outcome = write(run, origin, before, [journal.done[unit.key] for unit in units])
     journal.part.unlink()
+    print(_summary(run, outcome, len(missing), time.monotonic() - start))
+    return outcome
+
+
+def write(
+    run: Run,
+    origin: Record,
+    before: previous_data.Earlier | None,
+    finished: Sequence[Record],
+) -> Outcome:
+    """Write the finished units, unless the file can stay, and compare them with earlier data."""
+    rows = [value["record"] for value in finished]
+    seconds = math.fsum(value["seconds"] for value in finished)
+    origin |= {"date": provenance.now(), "unit_seconds": seconds}
+    kept = None if run.is_elsewhere else before
+    written = previous_data.write(run.path, origin, rows, kept)
     text = "measured again" if before else "new"
     if before and run.experiment.repeats:
         text = before.compare(rows)
-    took = f"{duration(time.monotonic() - start)}, {duration(seconds)} of CPU time"
-    end = f"written to {run.path}" if written else f"{run.path} is unchanged"
-    print(f"{stem}: {len(missing)} units computed in {took}, {text}, {end}")
     return Outcome(0, text, seconds, written=written)
+
+
+def _summary(run: Run, outcome: Outcome, computed: int, elapsed: float) -> str:
+    took = f"{duration(elapsed)}, {duration(outcome.seconds)} of CPU time"
+    end = f"written to {run.path}" if outcome.written else f"{run.path} is unchanged"
+    return f"{run.stem}: {computed} units computed in {took}, {outcome.text}, {end}"
 
 
 def copy_committed(
     run: Run, units: Sequence[Unit], journal: Journal, before: previous_data.Earlier
 ) -> None:
-    """Keep the committed record of each unit that a reproduction does not compute."""
+    """Keep the committed record of each unit that a reproduction does not compute.
+
+    The source may have other arms by now, or the same ones in another order.
+    """
+    committed = {(row["arm"], row["seed"]): row for row in before.rows}
     copied = 0
-    for unit, row in zip(units, before.rows, strict=True):
+    for unit in units:
+        row = committed.get((unit.arm, unit.seed))
         chosen = run.experiment.is_recomputed(unit.arm, unit.seed, run.config.seeds)
-        if not chosen and unit.key not in journal.done:
+        if row and not chosen and unit.key not in journal.done:
             journal.append(unit.key, {"seconds": 0.0, "record": row})
             copied += 1
     print(f"{run.stem}: {copied} of {len(units)} units copied from {run.reference}")

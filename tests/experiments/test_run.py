@@ -396,6 +396,21 @@ def test_reproduce_leaves_the_committed_data_alone(
     assert data_file.read(data / "tiny.jsonl") == data_file.read(here / "tiny.jsonl")
 
 
+@pytest.mark.parametrize("powers", ["(2, 1)", "(2, 1, 3)", "(2,)"])
+def test_reproduction_copies_the_units_own_records(folder: Path, powers: str) -> None:
+    source = tiny.SOURCE.format(stem="tiny", constants='RECOMPUTED = ("power 1",)')
+    (folder / "tiny.py").write_text(source)
+    assert runner.main("tiny", ["--jobs", "1"]) == 0
+    (folder / "tiny.py").write_text(source.replace("(1, 2)}", f"{powers}}}"))
+    sys.modules.pop("experiments.tiny")
+    assert runner.main("tiny", ["--jobs", "1", "--reproduce"]) == 0
+    _, rows = data_file.read(folder / "build" / "here" / "data" / "cpu" / "tiny.jsonl")
+    units = Experiment("tiny").units(Experiment("tiny").module.Config())
+    assert [row["arm"] for row in rows] == [unit.arm for unit in units]
+    for row in rows:
+        assert row["loss"][0] == 0.1 ** row["settings"]["power"] + row["seed"]
+
+
 def tables(*argv: str) -> str:
     """Return what a command about a reproduction prints."""
     with contextlib.redirect_stdout(io.StringIO()) as out:
