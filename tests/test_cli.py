@@ -45,6 +45,23 @@ def test_module_and_command_are_one_program() -> None:
     assert "nonsense" in done.stderr
 
 
+def test_own_defects_are_raised(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def broken(_: object) -> None:
+        raise kind("of ampsim")
+
+    (tmp_path / "train.log").touch()
+    command = ["explain", str(tmp_path / "train.log")]
+    monkeypatch.setattr("ampsim.runs.explain_log.explain", broken)
+    kind = TypeError
+    assert isinstance(CliRunner().invoke(app, command).exception, TypeError)
+    kind = ValueError
+    assert run(*command) == (2, "ampsim: of ampsim\n")
+    raised = CliRunner(env={"AMPSIM_TRACEBACK": "1"}).invoke(app, command).exception
+    assert isinstance(raised, ValueError)
+
+
 # ------------------------------------------------------------------------- dialects, replay, sweep
 
 

@@ -209,7 +209,7 @@ def report_checks(
 
     find_local_modules()
     try:
-        with usage_errors():
+        with usage_errors(TypeError):
             expected = {**_expected(expect), **dict.fromkeys(xfail or (), "--xfail")}
             judged = judge(expected)
     except CannotJudgeError as error:

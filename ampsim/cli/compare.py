@@ -69,7 +69,7 @@ def _defaults(dialect: dialects.Dialect) -> Iterator[str]:
 
 
 def _compare(a: str, b: str, parameters: Sequence[str]) -> None:
-    with usage_errors(dialects.UnknownDialectError):
+    with usage_errors(dialects.UnknownDialectError, TypeError):
         given = settings("--set", parameters)
         pair = [_dialect(a), _dialect(b)]
         known = set[str]().union(*map(_settings_of, pair))

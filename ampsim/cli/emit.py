@@ -40,7 +40,7 @@ def emit_test(
     Example: ampsim emit-test scale_is_never_subnormal torch.amp:GradScaler > test_it.py
     """
     find_local_modules()
-    with usage_errors():
+    with usage_errors(TypeError):
         from ampsim.testing.emit.run_emitted import emit
 
         declared = declared_traits(trait or (), unsupported or ())

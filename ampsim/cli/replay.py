@@ -29,7 +29,7 @@ def replay_history(
         fail(
             f"overflows {history!r}: expected digits 0 (finite) and 1 (overflow), e.g. 0001000"
         )
-    with usage_errors(dialects.UnknownDialectError):
+    with usage_errors(dialects.UnknownDialectError, TypeError):
         rule = dialects.get(dialect, **settings("--set", parameters))
     try:
         flags = [digit == "1" for digit in history]

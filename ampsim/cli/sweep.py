@@ -32,9 +32,10 @@ def sweep_trace(
 
     Example: ampsim sweep thresholds.npy torch.amp.GradScaler -s growth_interval=100,2000
     """
-    with usage_errors(dialects.UnknownDialectError):
+    with usage_errors(dialects.UnknownDialectError, TypeError):
         grid = _grid(parameters or ())
         rules = [dialects.get(dialect, **chosen) for chosen in grid]
+    with usage_errors():
         thresholds = load_trace(trace)
         rows = sweep(rules, thresholds)
     table = bold_table(*grid[0], *COSTS, title=f"{len(thresholds):,} steps")

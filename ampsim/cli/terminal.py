@@ -1,6 +1,7 @@
 """Consoles, error messages, and ``NAME=VALUE`` options of the command line."""
 
 import math
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,6 +21,10 @@ from ampsim.runs.read.error_texts import error_id_in
 
 # the message of an import, and advice that the command for an extra replaces
 ABSENT = re.compile(r"(.*[Nn]o module (?:named )?'(\w+)[^']*')(?:; .*)?")
+
+
+# what a file or a value that the user passes may raise anywhere
+USAGE = (OSError, ImportError, RecursionError, ValueError)
 
 
 class _Console(Console):
@@ -79,16 +84,19 @@ def find_local_modules() -> None:
 
 @contextmanager
 def usage_errors(*others: type[Exception]) -> Iterator[None]:
-    """Print what the user passed and the code within does not take, or `others`, and exit."""
+    """Print what the user passed and the code within does not take, and exit.
+
+    Pass TypeError for code that checks types of the user's values or calls the user's code; elsewhere
+    it is a defect of ampsim. With AMPSIM_TRACEBACK=1 in the environment each error is raised.
+    """
+    kinds: tuple[type[Exception], ...] = (*USAGE, *others)
     try:
         yield
-    except OSError as error:
-        named = error.filename and error.strerror
-        where = f"{error.filename}: {error.strerror}; check the path"
-        fail(where if named else str(error))
-    except (ImportError, RecursionError, TypeError, ValueError) as error:
-        fail(str(error))
-    except others as error:
+    except kinds as error:
+        if os.environ.get("AMPSIM_TRACEBACK") == "1":
+            raise
+        if isinstance(error, OSError) and error.filename and error.strerror:
+            fail(f"{error.filename}: {error.strerror}; check the path")
         fail(str(error))
 
 
