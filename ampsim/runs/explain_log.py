@@ -22,7 +22,7 @@ from ampsim.runs.findings.split_runs import split_runs
 from ampsim.runs.findings.verdict import doubts
 from ampsim.runs.read.history import History, Series
 from ampsim.runs.read.read import read_log
-from ampsim.runs.read.text import numbered
+from ampsim.runs.read.text import Rows
 from ampsim.runs.report.exponent_heatmap import exponent_heatmap
 
 MOST_SHOWN, LONGEST_SHOWN = 10, 160
@@ -336,19 +336,24 @@ def _reason_lines(finding: Finding, texts: dict[int, str]) -> Iterator[str]:
     """Yield the lines of the log that support a finding, and how many are not shown."""
     yield f"  [{finding.id}, {finding.level}]"
     for line in finding.lines[:MOST_SHOWN]:
-        yield f"    {line}: {texts.get(line, '')}"
+        yield f"    {texts.get(line, f'{line}: ')}"
     total = len(finding.lines)
     if total > MOST_SHOWN:
         yield f"    {MOST_SHOWN} of {total} lines; --json lists all {total}"
 
 
 def _texts_of(explanation: Explanation) -> dict[int, str]:
-    """Return the lines that support the findings, by number; none if the log is no text."""
+    """Return the lines that support the findings, with their places, by number; none if the log is
+    no text.
+    """
     findings = explanation.findings
     wanted = {line for finding in findings for line in finding.lines[:MOST_SHOWN]}
     with suppress(OSError, ValueError):
-        lines = numbered(Lines(explanation.history.source))
-        return {at: text.strip()[:LONGEST_SHOWN] for at, text in lines if at in wanted}
+        return {
+            row.number: f"{row.place}: {row.text.strip()[:LONGEST_SHOWN]}"
+            for row in Rows(Lines(explanation.history.source))
+            if row.number in wanted
+        }
     return {}
 
 

@@ -202,8 +202,7 @@ def test_order_needs_records_of_each_step() -> None:
         assert "was 65536 before that" in headline
 
 
-def test_frames_of_one_line_have_no_order(tmp_path: Path) -> None:
-    # A progress bar returns to the start of its line, so all its frames have one line number.
+def test_refreshes_of_one_line_have_an_order(tmp_path: Path) -> None:
     losses = [2 - k / 100 if k < 40 else math.nan for k in range(60)]
     scales = [2.0 ** min(16, 45 - k) for k in range(55)] + [0.0] * 5
     frames = [
@@ -211,9 +210,32 @@ def test_frames_of_one_line_have_no_order(tmp_path: Path) -> None:
         for k, (loss, scale) in enumerate(zip(losses, scales, strict=True))
     ]
     bar = tmp_path / "bar.log"
+    bar.write_bytes(b"start\n\r" + "\r".join(frames).encode() + b"\n")
+    explanation = explain(bar)
+    assert "overflowed first" in explanation.headline
+    assert f"43 (line 2, refresh 42): {frames[41]}" in explanation.text(why=True)
+    assert explanation.history.series[0].lines.tolist() == list(range(2, 62))
+
+
+def test_bar_may_end_with_earlier_skip(tmp_path: Path) -> None:
+    scales = [65536.0] * 20 + [32768.0] * 80
+    frames = [
+        f"train: {k}/100 loss={4 - k / 50} scale={scale}"
+        for k, scale in enumerate(scales)
+    ]
+    bar = tmp_path / "bar.log"
     bar.write_bytes("\r".join(frames).encode() + b"\n")
-    assert "The loss scale" not in explain(bar).headline
-    assert "overflowed first" in explain(frames).headline
+    assert explain(bar).verdict == explain(frames).verdict == "no problem found"
+
+
+@pytest.mark.parametrize("end", [b"\r\n", b"\r\r\n", b"\r \r\n"])
+def test_carriage_return_alone_adds_no_line(end: bytes, tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    lines = [f"step {k}: loss {4 - k / 10}".encode() for k in range(20)]
+    log.write_bytes(b"".join(line + end for line in lines))
+    history = explain(log).history
+    assert history.series[0].lines.tolist() == list(range(1, 21))
+    assert not history.notes
 
 
 def test_first_line_says_what_came_first() -> None:

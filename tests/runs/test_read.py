@@ -407,7 +407,7 @@ def test_list_is_read_as_file_is(tmp_path: Path) -> None:
         history.role("loss") for history in (read_log([bar]), read(tmp_path, bar))
     )
     assert loss.values.tolist() == of_file.values.tolist()
-    assert loss.lines.tolist() == of_file.lines.tolist() == [1] * 60
+    assert loss.lines.tolist() == of_file.lines.tolist() == list(range(1, 61))
 
 
 def test_sentences_alone_are_no_series() -> None:

@@ -69,7 +69,7 @@ def _is_running_mean(run: Evidence, loss: Series) -> bool:
 def _what_came_first(run: Evidence, loss: Series, row: int) -> str:
     """Return in words whether the scale fell before the loss was lost or after; "" if unknown."""
     scale = run.scale
-    if not row or loss.lines[row - 1] == loss.lines[row]:  # frames of one line
+    if not row:
         return ""
     early = scale.values[scale.lines <= loss.lines[row - 1]]
     later = scale.values[scale.lines >= loss.lines[row]]

@@ -9,7 +9,7 @@ from typing import Any
 
 from ampsim.runs.read.history import History
 from ampsim.runs.read.rows import RowReader
-from ampsim.runs.read.text import TextReader, numbered
+from ampsim.runs.read.text import Rows, TextReader
 
 LONGEST_DOCUMENT = 1 << 27
 """Characters of a document that is parsed whole."""
@@ -27,7 +27,8 @@ def read_document(source: str, text: str) -> History | None:
     except (ValueError, RecursionError):
         return None
     if isinstance(document, dict) and isinstance(document.get("cells"), list):
-        history = TextReader(source).read(numbered(list(_printed(document["cells"]))))
+        printed = Rows(_printed(document["cells"]))
+        history = TextReader(source).read(printed.numbered())
         history.notes.append(
             "Line numbers refer to the output of the notebook's cells, not to the file."
         )

@@ -12,7 +12,7 @@ from ampsim.core.lines import Lines
 from ampsim.runs.read.documents import LONGEST_DOCUMENT, read_document
 from ampsim.runs.read.history import History, NothingReadError
 from ampsim.runs.read.recorded import read_recorded
-from ampsim.runs.read.text import TextReader, numbered
+from ampsim.runs.read.text import Rows, TextReader
 from ampsim.runs.read.trackers import is_tracker, read_tracker
 from ampsim.runs.read.wrapped import joined
 from ampsim.runs.record.run_file import read_run
@@ -44,7 +44,7 @@ def read_log(
     if isinstance(source, str | PathLike):
         history = _read_path(Path(source))
     else:
-        history = TextReader("lines").read(joined(numbered(_with_ends(source))))
+        history = _read_text("lines", _with_ends(source))
     events = [event for event in history.events if event.kind != "alarm"]
     if not (history.series or events or history.errors):
         raise NothingReadError(
@@ -76,10 +76,21 @@ def _read_path(path: Path) -> History:
         text = _complete(
             iter(whole) if whole is not lines else itertools.chain(head, source)
         )
-        history = TextReader(str(path)).read(joined(numbered(text)))
+        history = _read_text(str(path), text)
         lines = whole
     if lines.damage:
         history.notes.append(f"Only a part of the log was read: {lines.damage}.")
+    return history
+
+
+def _read_text(source: str, lines: Iterable[str]) -> History:
+    rows = Rows(lines)
+    history = TextReader(source).read(joined(rows.numbered()))
+    if rows.refreshes:
+        history.notes.append(
+            "Line numbers count each refresh of a progress bar as a line; --why also shows the line of "
+            "the file."
+        )
     return history
 
 

@@ -16,6 +16,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ampsim.runs.read.error_texts import error_id_in
 from ampsim.runs.read.history import MOST_EVENTS, NAMELESS, History, Series
@@ -494,11 +495,62 @@ def _is_bare(text: str) -> bool:
     return letters <= 40 and 4 * letters <= 3 * len(text)
 
 
-def numbered(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
-    """Yield each line with its number, as an editor counts; a carriage return ends a part of a
-    line.
+class Row(NamedTuple):
+    """A row of a log: a line of the file, or a refresh of a progress bar.
+
+    Attributes:
+        number: Number of the row, from 1.
+        line: Line of the file, as an editor counts.
+        refresh: Which refresh of the line it is, from 1.
+        text: Text without the end of the line.
     """
-    number = 1
-    for line in lines:
-        yield number, line.rstrip("\r\n")
-        number += line.endswith("\n")
+
+    number: int
+    line: int
+    refresh: int
+    text: str
+
+    @property
+    def place(self) -> str:
+        """The number; of a later refresh also its place in the file."""
+        if self.number == self.line:
+            return f"{self.number}"
+        return f"{self.number} (line {self.line}, refresh {self.refresh})"
+
+
+class Rows:
+    """The rows of a log, so that the refreshes of a progress bar have an order.
+
+    A carriage return ends a refresh: the bar starts again at the left end of its line.
+
+    Args:
+        lines: Lines of a file with their ends; an end may be a carriage return.
+
+    Attributes:
+        refreshes: Rows so far that share a line with the row before.
+    """
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self._lines = lines
+        self.refreshes = 0
+
+    def __iter__(self) -> Iterator[Row]:
+        """Yield the rows; what is blank after a refresh is none."""
+        number = line = refresh = 1
+        is_over = False  # whether a carriage return ended the row
+        for part in self._lines:
+            text = part.rstrip("\r\n")
+            is_blank = not text or text.isspace()
+            if is_over and not is_blank:
+                number, refresh, is_over = number + 1, refresh + 1, False
+                self.refreshes += 1
+            if not is_over:
+                yield Row(number, line, refresh, text)
+            if part.endswith("\n"):
+                number, line, refresh, is_over = number + 1, line + 1, 1, False
+            elif part.endswith("\r"):
+                is_over = is_over or not is_blank
+
+    def numbered(self) -> Iterator[tuple[int, str]]:
+        """Yield the number and the text of each row."""
+        return ((row.number, row.text) for row in self)
