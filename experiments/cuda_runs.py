@@ -213,11 +213,9 @@ def budget(rule: Rule, rows: Sequence[Row], *, restarts: int) -> Record:
     fall = cast("float", shown[0].after) - cast("float", shown[-1].after)
     uncounted = 0 if any(row.skipped for row in rows) else skips
     steps = numbers[-1] - numbers[0] + uncounted
-    # Steps before the first row may have counted towards a growth. Each growth, and the start,
-    # allows hysteresis - 1 overflows that take nothing from the scale.
-    most = pathwise.skips(rule, steps + rule.growth_interval, fall)
-    free = (rule.hysteresis - 1) * (1 + steps // rule.growth_interval)
-    return {"skips": skips, "steps": steps, "most": most + free}
+    # Steps before the first row may have counted towards a growth.
+    most = pathwise.hysteresis_skips(rule, steps + rule.growth_interval, fall)
+    return {"skips": skips, "steps": steps, "descent": fall, "most": most}
 
 
 def chosen(rows: Sequence[Record]) -> list[int]:

@@ -157,23 +157,10 @@ def exceeds_longer(row: Record) -> bool:
 
 def longer_bound(row: Record) -> float:
     """Return how many skips a log could have with a growth interval `LONGER` times as long."""
-    steps, interval = row["steps"], row["interval"]
-    allowed = row["most"] - free_skips(row, interval)
-    # The bound is linear in the net descent, so two values of it give the log's descent.
-    rule = Rule(growth_interval=interval)
-    flat, by_a_bit = (pathwise.skips(rule, steps + interval, bits) for bits in (0, 1))
-    descent = (allowed - flat) / (by_a_bit - flat)
-    interval *= LONGER
-    bound = pathwise.skips(
-        rule.replace(growth_interval=interval), steps + interval, descent
-    )
-    return bound + free_skips(row, interval)
-
-
-def free_skips(row: Record, interval: int) -> int:
-    """Return how many overflows hysteresis leaves without a backoff: at the start, and per growth."""
-    growths = row["steps"] // interval
-    return int((row["hysteresis"] - 1) * (1 + growths))
+    interval = LONGER * row["interval"]
+    rule = Rule(growth_interval=interval, hysteresis=row["hysteresis"])
+    # Steps before the first line may have counted towards a growth.
+    return pathwise.hysteresis_skips(rule, row["steps"] + interval, row["descent"])
 
 
 # `ampsim explain` on logs that it had not seen.

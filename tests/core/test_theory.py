@@ -664,16 +664,13 @@ def test_t10_bounds_generated_sequences(
 ) -> None:
     rule = plain(interval, a, b, hysteresis=hysteresis, hysteresis_reset=reset)
     descent = 16 - math.log2(final(rule, found).scale)
-    # The same count as T1's, with H - 1 free overflows at the start and after each reset.
-    rate = theory.hysteresis_bound(rule)
-    each = hysteresis if "backoff" in reset else 1
-    lost = interval * rate / (1 - rate)
-    bound = (lost * len(found) + interval * (each * descent / b + hysteresis - 1)) / (
-        interval + lost
-    )
+    bound = theory.hysteresis_skips(rule, len(found), descent)
     assert sum(found) <= bound + 1e-9
     if reset == {"growth"}:
+        rate = theory.hysteresis_bound(rule)
         assert rate == pytest.approx(theory.hysteresis_skip_rate(rule))
+    if hysteresis == 1:
+        assert bound == pytest.approx(theory.skips(rule, len(found), descent))
 
 
 @given(intervals, st.integers(1, 4), bounded)

@@ -24,6 +24,7 @@ from ampsim.core.theory.pathwise import (
     headroom,
     hysteresis_bound,
     hysteresis_skip_rate,
+    hysteresis_skips,
     recovery,
     skip_rate,
     skips,
@@ -50,6 +51,7 @@ __all__ = [
     "FP16_BINADES", "Recovery", "Stale", "Stationary", "bad_step_drift", "bad_step_headroom",
     "bad_step_skip_rate", "best_interval", "bits", "bits_lost_to_ranks", "critical_bad_rate",
     "drifting_skip_rate", "flushed_share", "headroom", "hysteresis_bound", "hysteresis_skip_rate",
+    "hysteresis_skips",
     "normal_thresholds", "of_thresholds", "recovery", "skip_rate", "skips", "stale", "stationary",
     "tracked_quantile", "trade_off", "widest_spread",
 ]  # fmt: skip

@@ -228,19 +228,43 @@ def hysteresis_bound(rule: Rule) -> float:
     Raises:
         ValueError: If a finite step resets the hysteresis, so that there is no bound.
     """
+    a, b = bits(rule)
+    per_backoff, free = _overflows(rule)
+    # (T10.2) r = l / (G + l),  l = rho (H if a backoff resets else 1) + (H - 1 if a growth resets
+    # else 0)
+    lost = a / b * per_backoff + free
+    return lost / (rule.growth_interval + lost)
+
+
+def hysteresis_skips(rule: Rule, updates: int, descent: float) -> float:
+    """Return T10, the most skips in `updates` steps, for any overflow sequence.
+
+    It is T1's bound, `skips`, if the rule has no hysteresis, and has the same assumptions but that
+    one. `descent` is x_0 - x_n in bits.
+
+    Raises:
+        ValueError: If a finite step resets the hysteresis, so that there is no bound.
+    """
+    a, b = bits(rule)
+    per_backoff, free = _overflows(rule)
+    lost = a / b * per_backoff + free
+    interval = rule.growth_interval
+    # (T10.0) s <= (l n + G (B + H - 1)) / (G + l), with B times H if a backoff resets
+    at_ends = per_backoff * descent / b + rule.hysteresis - 1
+    return (lost * updates + interval * at_ends) / (interval + lost)
+
+
+def _overflows(rule: Rule) -> tuple[int, int]:
+    """Return how many overflows a backoff takes, and how many after a growth take no bit."""
     reset = rule.hysteresis_reset
     hysteresis = rule.hysteresis
     if "clean" in reset and hysteresis > 1:
         raise ValueError(
             f"hysteresis_reset={sorted(reset)}: expected no 'clean'; with it there is no bound (T10)"
         )
-    a, b = bits(rule)
-    # (T10.2) r = l / (G + l),  l = rho (H if a backoff resets else 1) + (H - 1 if a growth resets
-    # else 0)
-    lost = a / b * (hysteresis if "backoff" in reset else 1) + (
-        hysteresis - 1 if "growth" in reset else 0
-    )
-    return lost / (rule.growth_interval + lost)
+    per_backoff = hysteresis if "backoff" in reset else 1
+    free = hysteresis - 1 if "growth" in reset else 0
+    return per_backoff, free
 
 
 # ------------------------------------------------------------------- a sum over data-parallel ranks
