@@ -8,14 +8,18 @@ error texts, checkpoints, private names, and CUDA graphs are torch's own code. T
 do three things: they read and divide gradients with the functions of `ampsim.torch.gradients`, they
 join the flags of a process group before a step reads them, and they keep the scale within bounds.
 
-An iteration's own data stands beside torch's in the dict of an optimizer: ``join`` (the result of
-an all-reduce that is on its way), ``largest`` (for a policy), ``folds`` (a fused step is still to
-divide), ``optimizer`` (a step was made), and ``plain`` (its gradients, to mark as divided). So
+torch's methods call four of the overrides: ``scale`` calls `_lazy_init_scale_growth_tracker`,
+``unscale_`` calls `_unscale_grads_`, and ``step`` calls `unscale_`, or `_check_inf_per_device` for a
+fused optimizer. All others are called by the loop.
+
+An iteration's own data stands beside torch's in the dict of an optimizer, as one `_Record`. So
 several threads may step different optimizers, as with torch's class. `update` drops all of it.
 """
 
 import functools
 import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -41,12 +45,33 @@ from ampsim.torch.gradients import clip, collect, divided, unscale
 from ampsim.torch.gradients.collect import Groups
 from ampsim.torch.gradients.unscale import FoundInf, copied, largest_flag
 from ampsim.torch.policy import PolicyRun
-from ampsim.torch.ranks import Ranks
+from ampsim.torch.ranks import Joined, Ranks
 from ampsim.torch.step_report import StepReport
 
 _DEFAULTS = (2.0**16, 2.0, 0.5, 2000, None, None)
 States = dict[int, dict[str, Any]]  # by id of an optimizer
 _TORCHS_UNSCALE = torch.amp.GradScaler._unscale_grads_  # to see a client's patch
+
+
+@dataclass(eq=False)
+class _Record:
+    """What an iteration knows of an optimizer beside torch's stage and flags."""
+
+    optimizer: Optimizer | None = None  # once its step was made or skipped
+    largest: Tensor | None = None  # unscaled gradient, (), for a policy
+    plain: list[Tensor] | None = None  # gradients, to mark as divided
+    # The attributes before `unscale_and_clip_`, if the next step is still to divide.
+    folded: fused.Attributes | None = None
+    # Waits for the all-reduce that is on its way.
+    join: Callable[[], Joined] | None = None
+
+
+def _record(state: dict[str, Any]) -> _Record:
+    """Return the record in torch's state of an optimizer, which torch has created without one."""
+    if "ampsim" not in state:
+        state["ampsim"] = _Record()
+    record: _Record = state["ampsim"]
+    return record
 
 
 class GradScaler(torch.amp.GradScaler):
@@ -138,6 +163,7 @@ class GradScaler(torch.amp.GradScaler):
         allow_fp16: bool = False,
         group: Any = None,
     ) -> None:
+        # torch's class takes a tensor of one element too.
         init_scale = init_scale.item() if isinstance(init_scale, Tensor) else init_scale
         constants = (growth_factor, backoff_factor, growth_interval)
         self._policy = None
@@ -174,7 +200,7 @@ class GradScaler(torch.amp.GradScaler):
         self._folded: list[Any] = []  # optimizers whose fused step divides and clips
         self._iteration = 0  # for ranks: updates so far
         # The scale of the last scale(), once update() has changed it.
-        self._loss_scale: float | Tensor | None = None
+        self._loss_scale: Tensor | None = None
         # Whether update() has changed the scale on the CPU, and no loss has it yet.
         self._is_unread = False
         self._last_states: States = {}  # of the iteration before the last update()
@@ -218,9 +244,7 @@ class GradScaler(torch.amp.GradScaler):
         if not self._enabled or self._scale is None:
             return loss.detach()
         scale = self._scale if self._loss_scale is None else self._loss_scale
-        if isinstance(scale, Tensor):
-            scale = copied(scale, loss.device)
-        return loss.detach() / scale
+        return loss.detach() / copied(scale, loss.device)
 
     def _may_be_below_one(self) -> bool:
         """Return whether a division may overflow. On an accelerator the scale would be a wait."""
@@ -306,9 +330,13 @@ class GradScaler(torch.amp.GradScaler):
     def _divides_otherwise(self) -> bool:
         """Return whether a client has replaced `_unscale_grads_`, of this class or of torch's."""
         divide: Any = self._unscale_grads_
-        inherited: Any = super()._unscale_grads_
         is_ours = getattr(divide, "__func__", None) is GradScaler._unscale_grads_
-        return not is_ours or inherited.__func__ is not _TORCHS_UNSCALE
+        return not is_ours or self._torchs_is_patched()
+
+    def _torchs_is_patched(self) -> bool:
+        """Return whether a client has replaced `_unscale_grads_` of torch's class."""
+        inherited: Any = super()._unscale_grads_
+        return inherited.__func__ is not _TORCHS_UNSCALE
 
     def _unscale_grads_(
         self,
@@ -319,9 +347,8 @@ class GradScaler(torch.amp.GradScaler):
     ) -> dict[torch.device, Tensor]:
         """Divide and check as torch does, but check what the optimizer will step with."""
         allow_fp16 = allow_fp16 or self._allow_fp16
-        inherited: Any = super()._unscale_grads_
-        if inherited.__func__ is not _TORCHS_UNSCALE:
-            return inherited(optimizer, inv_scale, found_inf, allow_fp16)  # type: ignore[no-any-return]
+        if self._torchs_is_patched():
+            return super()._unscale_grads_(optimizer, inv_scale, found_inf, allow_fp16)
         rest = self._undivided(optimizer)
         groups = self._scaled_groups(optimizer, allow_fp16)
         below_one = self._may_be_below_one()
@@ -349,7 +376,9 @@ class GradScaler(torch.amp.GradScaler):
     def _mark_divided(
         self, optimizer: Optimizer, found_inf: Tensor | None = None
     ) -> None:
-        plain = self._per_optimizer_states[id(optimizer)].pop("plain", None)
+        record = _record(self._per_optimizer_states[id(optimizer)])
+        plain = record.plain
+        record.plain = None
         divided.mark(optimizer, self._division_key, found_inf=found_inf, plain=plain)
 
     def _check_loss_scale(self, optimizer: Optimizer) -> None:
@@ -369,19 +398,19 @@ class GradScaler(torch.amp.GradScaler):
         """Group gradients that are still scaled; note what `_mark_divided` and a policy need."""
         params = collect.parameters(optimizer)
         groups = collect.group(params, allow_fp16=allow_fp16, sums=sums)
-        state = self._per_optimizer_states[id(optimizer)]
-        state["plain"] = groups.plain
+        record = _record(self._per_optimizer_states[id(optimizer)])
+        record.plain = groups.plain
         if self._ranks is not None and not sums:
             groups = self._ranks.own_part(groups)
         if self._policy is not None:
             scale: Any = self._get_scale_async()
-            state["largest"] = self._policy.largest(groups, scale)
+            record.largest = self._policy.largest(groups, scale)
         return groups
 
     def _fold(self, optimizer: Any, divisor: Tensor, flag: Tensor) -> None:
         """Leave the division to the next step of a fused optimizer, the scaler's or one by hand."""
         attributes = fused.attributes_of(optimizer)
-        self._per_optimizer_states[id(optimizer)]["folds"] = attributes
+        _record(self._per_optimizer_states[id(optimizer)]).folded = attributes
         own = attributes.grad_scale
         optimizer.grad_scale = divisor if own is None else own * divisor
         optimizer.found_inf = flag
@@ -411,24 +440,31 @@ class GradScaler(torch.amp.GradScaler):
         if self._ranks is None:
             return
         state = self._per_optimizer_states[id(optimizer)]
+        record = _record(state)
         flags = [*state["found_inf_per_device"].values()]
         scale: Any = self._get_scale_async()
-        seen = self._iteration, scale, flags, state.get("largest")
+        seen = self._iteration, scale, flags, record.largest
         begin = functools.partial(self._ranks.begin, optimizer, *seen)
-        # A call that fails here fails again at the next look.
-        state["join"] = lambda: begin()()
-        state["join"] = begin()
+
+        def begin_and_wait() -> Joined:
+            return begin()()
+
+        # If begin() raises, a loop that goes on must not step with this rank's flags alone: the
+        # next look begins again, and raises again.
+        record.join = begin_and_wait
+        record.join = begin()
 
     def _join(self, state: dict[str, Any]) -> None:
         """Replace this rank's flags by what any rank found, if they are on their way."""
-        if "join" not in state:
+        record = _record(state)
+        if record.join is None:
             return
-        flag, amax = state["join"]()
-        del state["join"]
+        flag, amax = record.join()
+        record.join = None
         home = next(iter(state["found_inf_per_device"]), flag.device)
         state["found_inf_per_device"] = {home: copied(flag, home)}
         if self._policy is not None:
-            state["largest"] = amax
+            record.largest = amax
 
     def _make_one_flag(self, optimizer: Optimizer) -> Tensor:
         """Return one flag: a fused kernel skips if it is 1, and a sum over devices would be 2."""
@@ -487,7 +523,7 @@ class GradScaler(torch.amp.GradScaler):
                 self._prepare(optimizer)
             result = super().step(optimizer, *args, **kwargs)
         self._stepped_states = states = self._per_optimizer_states
-        states[id(optimizer)]["optimizer"] = optimizer
+        _record(states[id(optimizer)]).optimizer = optimizer
         return result
 
     def _prepare(self, optimizer: Optimizer) -> None:
@@ -513,14 +549,16 @@ class GradScaler(torch.amp.GradScaler):
         elif state["stage"] is OptState.UNSCALED and self._checks_at_step:
             self._check_again(optimizer)
         grad_scale = fused.attributes_of(optimizer).grad_scale
-        if state["stage"] is OptState.READY:
+        is_scaled = state["stage"] is OptState.READY
+        if is_scaled:
             self._check_loss_scale(optimizer)
             self._check_inf_per_device(optimizer)
+        flag = self._make_one_flag(optimizer)
+        if is_scaled:
             scale: Any = self._get_scale_async()
             grad_scale = scale.clone() if grad_scale is None else scale * grad_scale
-        elif self._make_one_flag(optimizer).is_cpu:
+        elif flag.is_cpu:
             collect.lay_out_for_kernel(optimizer)
-        flag = self._make_one_flag(optimizer)
         stepped_before = fused.count_states(optimizer)
         result = fused.step(optimizer, args, kwargs, fused.Attributes(grad_scale, flag))
         state["stage"] = OptState.STEPPED
@@ -537,9 +575,10 @@ class GradScaler(torch.amp.GradScaler):
         """
         steps = []
         for state in [*self._stepped_states.values()]:
-            if "optimizer" in state:
+            optimizer = _record(state).optimizer
+            if optimizer is not None:
                 flags = [*state["found_inf_per_device"].values()]
-                steps.append((state["optimizer"], flags))
+                steps.append((optimizer, flags))
         return StepReport(steps)
 
     # ----------------------------------------------------------------------------- update
@@ -559,12 +598,19 @@ class GradScaler(torch.amp.GradScaler):
         if not self._enabled:
             return
         scale, tracker = self._check_scale_growth_tracker("update")
-        before = scale.item() if scale.is_cpu else scale.clone()
+        before = scale.clone()
         states = self._per_optimizer_states
         if new_scale is not None:
             new_scale = self._check_new_scale(new_scale)
         else:
-            new_scale = self._decide(before, [*states.values()])
+            self._join_all()
+            flags = self._flags()
+            if self._on_min_scale != "clamp":
+                self._check_min_scale(before.item(), flags)
+            if self._policy is None:
+                self._merge_flags(flags)
+            elif flags:  # else torch raises
+                new_scale = self._policy_scale(self._policy, before.item(), flags)
         if self._interval_is_new:
             # torch's kernel compares by ==.
             tracker.clamp_(max=self._growth_interval - 1)
@@ -574,40 +620,41 @@ class GradScaler(torch.amp.GradScaler):
             self._per_optimizer_states = states
             raise
         self._loss_scale = before if self._loss_scale is None else self._loss_scale
-        if not scale.is_cpu:
-            scale.clamp_(self._min_scale, self._max_scale)
-        else:
-            after = scale.item()
-            if not self._min_scale <= after <= self._max_scale:
-                after = min(max(after, self._min_scale), self._max_scale)
-                scale.fill_(after)
-            self._is_unread = after != before
+        scale.clamp_(self._min_scale, self._max_scale)
+        if scale.is_cpu:
+            self._is_unread = scale.item() != before.item()
         self._end_iteration(states)
 
-    def _decide(
-        self, scale: float | Tensor, states: list[dict[str, Any]]
-    ) -> float | None:
-        """Return a policy's next scale; else None, with one flag in place of several."""
+    def _join_all(self) -> None:
+        """Join the flags of each optimizer, also of one that was unscaled and not stepped."""
         if self._ranks is not None:
-            for state in states:
+            for state in self._per_optimizer_states.values():
                 self._join(state)
-        flags = [
-            flag for state in states for flag in state["found_inf_per_device"].values()
-        ]
-        if not flags:
-            return None  # torch raises
-        if self._on_min_scale != "clamp":
-            self._check_min_scale(float(scale), flags)
-        if self._policy is not None:
-            largest = [state.get("largest") for state in states]
-            seen = [each for each in largest if each is not None]
-            return self._policy.next_scale(any(flags), seen, float(scale))
+
+    def _flags(self) -> list[Tensor]:
+        """Return the flags of all optimizers and devices."""
+        flags: list[Tensor] = []
+        for state in self._per_optimizer_states.values():
+            flags += state["found_inf_per_device"].values()
+        return flags
+
+    def _policy_scale(
+        self, policy: PolicyRun, scale: float, flags: list[Tensor]
+    ) -> float:
+        """Return the scale after an iteration with `scale`."""
+        largest = []
+        for state in self._per_optimizer_states.values():
+            record = _record(state)
+            if record.largest is not None:
+                largest.append(record.largest)
+        return policy.next_scale(any(flags), largest, scale)
+
+    def _merge_flags(self, flags: list[Tensor]) -> None:
+        """Give torch's `update` one flag: it adds several in place, and `last_step` has them."""
         if len(flags) > 1:
-            # torch would add to the first one in place, which `last_step` has.
             home = flags[0].device
             found = {home: largest_flag(flags, home)}
             self._per_optimizer_states = {0: {"found_inf_per_device": found}}
-        return None
 
     def _check_min_scale(self, scale: float, flags: list[Tensor]) -> None:
         if scale > self._min_scale or not any(flags):
@@ -619,7 +666,7 @@ class GradScaler(torch.amp.GradScaler):
         )
         if self._on_min_scale == "raise":
             raise FloatingPointError(text)
-        warnings.warn(text, RuntimeWarning, stacklevel=4)
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
 
     def _end_iteration(self, states: States) -> None:
         self._division_key = divided.new_key()
@@ -627,8 +674,9 @@ class GradScaler(torch.amp.GradScaler):
         self._iteration += 1
         for optimizer in self._folded:  # a step by hand or none has left the attributes
             state = states[id(optimizer)]
-            if state["stage"] is OptState.UNSCALED:
-                fused.restore_attributes(optimizer, state["folds"])
+            before = _record(state).folded
+            if state["stage"] is OptState.UNSCALED and before is not None:
+                fused.restore_attributes(optimizer, before)
         self._folded.clear()
         self._last_states = states
 

@@ -135,8 +135,9 @@ def test_warn_option_warns_at_min_scale():
     scaler = GradScaler("cpu", init_scale=4.0, min_scale=2.0, on_min_scale="warn")
     one_step(scaler, INF)
     for _ in range(2):
-        with pytest.warns(RuntimeWarning, match="overflow at scale 2.0"):
+        with pytest.warns(RuntimeWarning, match="overflow at scale 2.0") as warned:
             one_step(scaler, INF)
+        assert warned[0].filename == one_step.__code__.co_filename  # the loop's file
     assert scaler.get_scale() == 2.0
 
 
