@@ -31,8 +31,6 @@ MOST_ACTIONS = {"problem": 9, "warning": 1}
 """Severity -> how much advice a report has for a finding; none for others."""
 VERSION = 2
 """Version of the JSON of `Explanation.to_json`."""
-FAR = 10
-"""By what factor the loss of an earlier run rose that diverged for certain."""
 STATUS = {"no problem found": 0, "problem": 1, "too little to tell": 3}
 """Verdict -> exit status."""
 
@@ -48,7 +46,7 @@ class Explanation:
         looked_at: What was read, one sentence for each series.
         missing: What the log does not show.
         history: The log as it was read.
-        skips: Skipped steps that the log places: (first step, last step, count, scale, line).
+        skips: Skipped steps that the log places.
     """
 
     verdict: str
@@ -192,13 +190,12 @@ def _of_run(at: int, runs: list[Evidence]) -> str:
 
 
 def _is_lasting(finding: Finding) -> bool:
-    """Return whether no run goes on from a problem; a loss that rose a little may fall again."""
-    if finding.id == "loss-diverged":
+    """Return whether no run goes on from a problem."""
+    row = table().get(finding.id, {})
+    if "lasting_rise" in row:
         rise = float(finding.values["last"]) / float(finding.values["lowest"])
-        return abs(rise) > FAR
-    return (
-        "nonfinite" in table().get(finding.id, {}) and finding.id != "skips-too-often"
-    )
+        return bool(abs(rise) > row["lasting_rise"])
+    return bool(row.get("lasting", "nonfinite" in row))
 
 
 def _verdict(run: Evidence, findings: list[Finding]) -> tuple[str, str]:

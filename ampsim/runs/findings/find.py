@@ -46,11 +46,14 @@ def find(run: Evidence) -> list[Finding]:
         Findings in the order in which a report shows them.
     """
     kept, explained = list[Finding](), set[str]()
+    groups = table()["groups"]
     for check in FINDINGS:
         finding = next(check(run), None)
         if finding is None or finding.id in explained:
             continue
         kept.append(finding)
-        if finding.severity == "problem" or finding.id == "scaled-loss":
-            explained |= set(table().get(finding.id, {}).get("explains", ()))
+        row = table().get(finding.id, {})
+        if finding.severity == "problem" or row.get("explains_always"):
+            for name in row.get("explains", ()):
+                explained.update(groups.get(name, [name]))
     return sorted(kept, key=lambda finding: SEVERITIES.index(finding.severity))
