@@ -2,10 +2,8 @@
 
 import dataclasses
 import json
-import math
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from html import escape
 from os import PathLike
@@ -13,22 +11,19 @@ from typing import Any
 
 import numpy as np
 
-from ampsim.core.lines import Lines
 from ampsim.core.output import printable
+from ampsim.runs.explain_json import plain, series_data
+from ampsim.runs.explain_text import finding_lines, supporting_texts
 from ampsim.runs.findings.evidence import Evidence, Skip
 from ampsim.runs.findings.find import find
-from ampsim.runs.findings.finding import SEVERITIES, Finding, number_text, table
+from ampsim.runs.findings.finding import SEVERITIES, Finding, table
 from ampsim.runs.findings.split_runs import split_runs
+from ampsim.runs.findings.summary import looked_at, missing, state
 from ampsim.runs.findings.verdict import doubts
-from ampsim.runs.read.history import History, Series
+from ampsim.runs.read.history import History
 from ampsim.runs.read.read import read_log
-from ampsim.runs.read.text import Rows
 from ampsim.runs.report.exponent_heatmap import exponent_heatmap
 
-MOST_SHOWN, LONGEST_SHOWN = 10, 160
-"""Lines of a finding, and characters of a line, that a report with reasons shows."""
-MOST_ACTIONS = {"problem": 9, "warning": 1}
-"""Severity -> how much advice a report has for a finding; none for others."""
 VERSION = 2
 """Version of the JSON of `Explanation.to_json`."""
 STATUS = {"no problem found": 0, "problem": 1, "too little to tell": 3}
@@ -80,7 +75,22 @@ class Explanation:
         Returns:
             The lines that `ampsim explain` prints.
         """
-        return printable("\n".join(_report_lines(self, why=why)))
+        return printable("\n".join(self._lines(why=why)))
+
+    def _lines(self, *, why: bool) -> Iterator[str]:
+        findings, history = self.findings, self.history
+        is_headline = bool(findings) and findings[0].message == self.headline
+        title = findings[0].severity if is_headline else self.verdict
+        yield f"{title.capitalize()}: {self.headline}"
+        yield ""
+        texts = supporting_texts(history.source, findings) if why else None
+        yield from finding_lines(findings, texts, is_headline=is_headline)
+        if self.looked_at:
+            yield "Looked at:"
+            yield from (f"  {each}" for each in self.looked_at)
+            if self.missing:
+                yield f"The log does not show {'; '.join(self.missing)}."
+        yield from (f"Note: {note}" for note in history.notes)
 
     def to_json(self, most: int | None = None) -> dict[str, Any]:
         """Return the diagnosis as JSON data.
@@ -111,10 +121,10 @@ class Explanation:
             },
             "exponents": exponent_heatmap(self.history, scale),
             "skips": [skip._asdict() for skip in self.skips],
-            "series": [_series_data(each, most) for each in self.history.series],
+            "series": [series_data(each, most) for each in self.history.series],
             "events": events,
         }
-        return dict(_plain(data))
+        return dict(plain(data))
 
     def _repr_html_(self) -> str:
         """Return the report for a notebook."""
@@ -153,9 +163,14 @@ def explain(source: str | PathLike[str] | Iterable[str] | History) -> Explanatio
     if at < len(runs) - 1:
         headline = f"{_of_run(at, runs)}{headline}"
     run = runs[at]
-    looked_at, missing = _looked_at(run), _missing(run)
     return Explanation(
-        verdict, headline, findings, looked_at, missing, history, run.skips
+        verdict,
+        headline,
+        findings,
+        looked_at=looked_at(run),
+        missing=missing(run),
+        history=history,
+        skips=run.skips,
     )
 
 
@@ -202,40 +217,14 @@ def _verdict(run: Evidence, findings: list[Finding]) -> tuple[str, str]:
     """Return the verdict on a run, and the first sentence of its report: a fact of the run."""
     if findings and findings[0].severity == "problem":
         return "problem", findings[0].message
-    state = _state(run)
+    happened = state(run)
     if doubt := next(doubts(run, findings), ""):
         is_warning = bool(findings) and findings[0].severity == "warning"
         if is_warning and not run.history.series:  # a pasted text is no log
             return "too little to tell", findings[0].message
         why = f"This log is not enough for a verdict: {doubt}."
-        return "too little to tell", f"{state} {why}".strip()
-    return "no problem found", state or "Steps were taken up to the end of the log."
-
-
-def _state(run: Evidence) -> str:
-    """Return what happened to the loss, to the scale, and how many steps were skipped; "" for none."""
-    parts = []
-    for loss in [*run.losses, *run.evaluations][:1]:
-        change = " to ".join(
-            map(number_text, loss.values[[0, -1]] if len(loss.finite) else ())
-        )
-        if change:
-            parts.append(
-                f"the {loss.label} went from {change} over {len(loss)} records"
-            )
-    if run.scale:
-        start, end = map(number_text, run.scale.values[[0, -1]])
-        is_static = not np.ptp(run.scale.finite)
-        change = (
-            f"was {start} throughout" if is_static else f"went from {start} to {end}"
-        )
-        parts.append(f"the loss scale {change}")
-    if run.skips_at_least:
-        parts.append(f"skipped steps: at least {run.skips_at_least}")
-    elif run.counters or run.flags:
-        parts.append("no step was skipped")
-    text = "; ".join(parts)
-    return text and f"{text[0].upper()}{text[1:]}."
+        return "too little to tell", f"{happened} {why}".strip()
+    return "no problem found", happened or "Steps were taken up to the end of the log."
 
 
 def _with_hints(finding: Finding, history: History) -> Finding:
@@ -249,137 +238,3 @@ def _with_hints(finding: Finding, history: History) -> Finding:
         if re.search(row["pattern"], text, re.IGNORECASE)
     ]
     return dataclasses.replace(finding, actions=(*hints, *finding.actions))
-
-
-def _looked_at(run: Evidence) -> list[str]:
-    """Return each series that was looked at, in words."""
-    counts = [column.records for column in [*run.counters[:2], *run.flags[:1]]]
-    shown = [*run.losses[:3], *run.scales[:4], run.norm, *counts, *run.evaluations[:2]]
-    texts = []
-    for series in filter(None, shown):
-        lost = len(series) - len(series.finite)
-        text = f"{series.label} (records: {len(series)}"
-        text += f", not finite: {lost})" if lost else ")"
-        if len(series.finite):
-            names = ("first", "last", "lowest", "highest")
-            ends = series.values[[0, -1]]
-            values = [*ends, series.finite.min(), series.finite.max()]
-            pairs = zip(names, map(number_text, values), strict=True)
-            text += ": " + ", ".join(map(" ".join, pairs))
-        texts.append(text)
-    return texts
-
-
-def _missing(run: Evidence) -> list[str]:
-    """Return what a verdict needs and the log does not show."""
-    wanted = {
-        "the loss scale (print scaler.get_scale() beside the loss)": run.scales,
-        "how many steps were skipped": run.counters or run.skips,
-        "the gradient norm (after scaler.unscale_)": run.norm,
-        "the training loss": run.losses,
-    }
-    return [text for text, shown in wanted.items() if not shown]
-
-
-# ---- text
-
-
-def _report_lines(explanation: Explanation, *, why: bool) -> Iterator[str]:
-    findings = explanation.findings
-    headline = explanation.headline
-    is_headline = bool(findings) and findings[0].message == headline
-    title = findings[0].severity if is_headline else explanation.verdict
-    yield f"{title.capitalize()}: {headline}"
-    yield ""
-    given: set[str] = set()
-    texts = _texts_of(explanation) if why else {}
-    for number, finding in enumerate(findings):
-        if number or not is_headline:
-            yield _message_line(finding)
-        yield from _advice_lines(
-            finding, given, "Also try" if number else "What to try first"
-        )
-        if why:
-            yield from _reason_lines(finding, texts)
-        if finding.severity == "problem":
-            yield ""
-    if explanation.looked_at:
-        yield "Looked at:"
-        yield from (f"  {each}" for each in explanation.looked_at)
-        if explanation.missing:
-            yield f"The log does not show {'; '.join(explanation.missing)}."
-    yield from (f"Note: {note}" for note in explanation.history.notes)
-
-
-def _message_line(finding: Finding) -> str:
-    if finding.severity == "problem":
-        return finding.message
-    return f"{finding.severity.capitalize()}: {finding.message}"
-
-
-def _advice_lines(finding: Finding, given: set[str], title: str) -> Iterator[str]:
-    """Yield the cause and what to try, without what was `given` before, and add to it."""
-    if finding.severity == "problem" and finding.cause:
-        yield f"  Likely cause: {finding.cause}"
-    most = MOST_ACTIONS.get(finding.severity, 0)
-    actions = [each for each in finding.actions[:most] if each not in given]
-    given.update(actions)
-    if actions:
-        yield f"  {title}:"
-    yield from (f"    {at}. {each}" for at, each in enumerate(actions, 1))
-
-
-def _reason_lines(finding: Finding, texts: dict[int, str]) -> Iterator[str]:
-    """Yield the lines of the log that support a finding, and how many are not shown."""
-    yield f"  [{finding.id}, {finding.level}]"
-    for line in finding.lines[:MOST_SHOWN]:
-        yield f"    {texts.get(line, f'{line}: ')}"
-    total = len(finding.lines)
-    if total > MOST_SHOWN:
-        yield f"    {MOST_SHOWN} of {total} lines; --json lists all {total}"
-
-
-def _texts_of(explanation: Explanation) -> dict[int, str]:
-    """Return the lines that support the findings, with their places, by number; none if the log is
-    no text.
-    """
-    findings = explanation.findings
-    wanted = {line for finding in findings for line in finding.lines[:MOST_SHOWN]}
-    with suppress(OSError, ValueError):
-        return {
-            row.number: f"{row.place}: {row.text.strip()[:LONGEST_SHOWN]}"
-            for row in Rows(Lines(explanation.history.source))
-            if row.number in wanted
-        }
-    return {}
-
-
-# ---- JSON
-
-
-def _series_data(series: Series, most: int | None) -> dict[str, Any]:
-    kept = series
-    if most is not None and len(series) > most:
-        # The first, least, largest, and last number of each part are drawn as all of them are.
-        rows = list[int]()
-        for part in np.array_split(np.arange(len(series)), most // 4):
-            values = np.nan_to_num(series.values[part])
-            extremes = [0, int(values.argmin()), int(values.argmax()), -1]
-            rows += part[extremes].tolist()
-        kept = series.part(np.unique(rows))
-    columns = {"line": kept.lines, "step": kept.steps, "value": kept.values}
-    data = {name: column.tolist() for name, column in columns.items()}
-    return {"name": series.name, "role": series.role, "rank": series.rank, **data}
-
-
-def _plain(value: Any) -> Any:
-    """Return data without inf and NaN, which JSON does not have, and without invisible characters."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else re.sub("^nan$", "NaN", str(value))
-    if isinstance(value, str):
-        return printable(value)
-    if isinstance(value, dict):
-        return {_plain(name): _plain(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    return value
