@@ -1,6 +1,7 @@
 """The command line: exit status 0 good, 1 a finding, 2 wrong use, 3 too little to tell."""
 
 import json
+import math
 import re
 import shlex
 import subprocess
@@ -212,6 +213,39 @@ def test_advise_takes_logs_and_steps(tmp_path: Path) -> None:
     assert advised(str(log)) == ["4096.0", "200", "None", "1"]
     assert advised(str(log), "--steps", "100000")[1] == "1000"
     assert advised("--steps", "100000", "--bad-rate", "0.001")[1] == "346"
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_advise_ignores_a_collapse(is_lost: bool, tmp_path: Path) -> None:
+    scales = [4096.0] * 20 + [2.0 ** (12 - fall) for fall in range(60)]
+    losses = [2.0] * 30 + [math.nan if is_lost else 2.0] * 50
+    log = tmp_path / "train.log"
+    lines = [
+        f"step {step}: loss {loss}, loss_scale {scale}"
+        for step, (loss, scale) in enumerate(zip(losses, scales, strict=True))
+    ]
+    log.write_text("\n".join(lines))
+    assert advised(str(log))[0] == "4096.0"
+    log.write_text("\n".join(lines[40:]))
+    code, text = run("advise", str(log))
+    assert code == 2
+    assert "ampsim explain" in text
+
+
+def test_advise_says_that_no_scale_is_known(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text("\n".join(f"step {k}: loss {4 - k / 10}" for k in range(20)))
+    assert "no loss scale" in run("advise", str(log))[1]
+    assert "no loss scale" not in run("advise", "--steps", "20")[1]
+
+
+def test_steps_may_be_short() -> None:
+    shown = {steps: advised("--steps", steps) for steps in ("100000", "100k", "1e5")}
+    assert shown["100k"] == shown["1e5"] == shown["100000"]
+    for steps in ("0", "1.5", "many", "inf", "nan"):
+        code, text = run("advise", "--steps", steps)
+        assert code == 2
+        assert "100k" in text
 
 
 def test_advise_names_what_it_needs(tmp_path: Path) -> None:

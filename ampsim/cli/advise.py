@@ -9,16 +9,30 @@ import typer
 
 from ampsim.cli.files import KINDS, THRESHOLDS, explained
 from ampsim.cli.sweep import COSTS, costs
-from ampsim.cli.terminal import bold_table, out, print_table, usage_errors
+from ampsim.cli.terminal import bold_table, fail, out, print_table, usage_errors
 from ampsim.core.advice import UNKNOWN, Measured, advise, measure
 from ampsim.core.machine import Rule
 from ampsim.core.replay.sweep import load_trace, sweep
+from ampsim.runs.findings.evidence import Evidence
+from ampsim.runs.findings.scale import before_collapse
+from ampsim.runs.read.rows import as_number
 
 if TYPE_CHECKING:
     from ampsim.runs.explain_log import Explanation
 
 SETTINGS = ("init_scale", "growth_interval", "min_scale", "hysteresis")
 NEEDED = "expected RUN with numbered steps, or --steps N"
+
+
+def _whole(text: str) -> int:
+    """Return a number of steps, such as 100000, 100k, or 1e5."""
+    plain = text.lower().replace("_", "").replace(",", "")
+    number = as_number(plain.replace("k", "e3").replace("m", "e6"))
+    if number is None or not number.is_integer() or number < 1:
+        raise typer.BadParameter(
+            f"{text}: expected a whole number of at least 1, such as 100000, 100k, or 1e5"
+        )
+    return int(number)
 
 
 def advise_run(
@@ -33,8 +47,9 @@ def advise_run(
         int | None,
         typer.Option(
             metavar="N",
-            help="Steps of the run to come: epochs x batches per epoch; default: as many as RUN.",
-            min=1,
+            help="Steps of the run to come: epochs x batches per epoch, such as 100000 or 100k; default: as many "
+            "as RUN.",
+            parser=_whole,
         ),
     ] = None,
     bad_rate: Annotated[
@@ -97,16 +112,29 @@ def advise_run(
 def _measure_log(log: Path, explanation: "Explanation") -> tuple[Measured, int]:
     """Print what a log shows of settings; return the arguments of `advise`, and the numbered steps.
 
-    The median loss scale stands for the threshold of the first steps. A log does not show which
-    skipped steps overflow at every scale.
+    The median loss scale before a collapse stands for the threshold of the first steps. A log does
+    not show which skipped steps overflow at every scale.
     """
     steps, threshold = -1.0, UNKNOWN
     for series in explanation.history.series:
         numbered = filter(math.isfinite, series.known_steps.tolist())
         steps = max([steps, *numbered])
-    for scales in explanation.history.role("scale")[:1]:
-        threshold = statistics.median(scales.finite.tolist())
-        out.print(f"{log}: the median loss scale is {threshold:g}")
+    run = Evidence(explanation.history)
+    usable = before_collapse(run)
+    if len(usable):
+        threshold = statistics.median(usable.tolist())
+        where = " before the collapse" if len(usable) < len(run.scale.finite) else ""
+        out.print(f"{log}: the median loss scale{where} is {threshold:g}")
+    elif len(run.scale):
+        fail(
+            f"{log}: the loss scale collapsed from the start, so it tells no setting; "
+            f"expected a run that trains. Run ampsim explain {log}"
+        )
+    else:
+        out.print(
+            f"{log}: the log shows no loss scale, so init_scale is one above most thresholds; the scaler "
+            "lowers it in the first steps"
+        )
     if skipped := sum(skip.count for skip in explanation.skips):
         out.print(
             f"{log}: at least {skipped:,} skipped steps; if some overflow at every scale, such as NaN "

@@ -21,12 +21,14 @@ from ampsim.runs.findings.finding import (
     number_text,
     of_events,
 )
-from ampsim.runs.read.history import Series
+from ampsim.runs.read.history import Floats, Series
 
 SEARCH = 24
 """Halvings of the longest usual search for a first scale."""
 SUM_SCALE = 2.0**-10
 """A scale that a loss can need that is a sum over many tokens."""
+COLLAPSE = 4
+"""Halvings from which on a fall of a scale to the end of a log is a collapse."""
 LOW_SCALE = 4.0
 ENDLESS = 2.0**40
 """A scale at which a gradient of 6e-8 overflows."""
@@ -199,3 +201,19 @@ def skipped_steps(run: Evidence) -> Iterator[Finding]:
             skips=run.skips_at_least,
             where=where,
         )
+
+
+def before_collapse(run: Evidence) -> Floats:
+    """Return the loss scales of a run, without a fall to its end and without those after the last
+    finite loss.
+    """
+    scale, usable = run.scale, run.scale.values
+    if scale:
+        top = last_descent(scale)
+        fallen = halvings(float(usable[top]), float(usable[-1]))
+        is_lost = fallen >= COLLAPSE or usable[-1] < 1
+        usable = usable[: top + 1] if is_lost else usable
+    for loss in run.losses:
+        if (lost := lost_at_end(loss)) > 1:
+            usable = usable[scale.lines[: len(usable)] < loss.lines[-lost]]
+    return usable[(usable >= 1) & np.isfinite(usable)]
