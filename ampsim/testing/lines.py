@@ -17,25 +17,38 @@ TORCH = f"-packages{os.sep}torch{os.sep}"
 STANDARD = sysconfig.get_paths()["stdlib"]
 
 
-def where() -> str:
-    """Return file:line of the innermost frame of the user's, and of the library that it called.
+class Place(NamedTuple):
+    """A line of the user's that runs.
 
-    As "train.py:41", or "train.py:41 in accelerate/optimizer.py:165".
+    Attributes:
+        user: file:line.
+        library: The same of the library that this line has called; "" for none.
     """
+
+    user: str
+    library: str = ""
+
+    def __str__(self) -> str:
+        """As "train.py:41", or "train.py:41 in accelerate/optimizer.py:165"."""
+        return f"{self.user} in {self.library}" if self.library else self.user
+
+
+def where() -> Place:
+    """Return the innermost line of the user's that runs now."""
     library = ""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
         line = frame.f_lineno
         if is_users(name):
-            return f"{shown(name)}:{line}" + (f" in {library}" if library else "")
+            return Place(f"{shown(name)}:{line}", library)
         if "-packages" in name and TORCH not in name and not name.startswith(OWN):
             library = library or f"{name.rpartition('-packages/')[2]}:{line}"
         frame = frame.f_back
-    return library or "unknown place"
+    return Place(library or "unknown place")
 
 
-def function() -> object:
+def running_code() -> CodeType | None:
     """Return the code of the user's function that runs now; None for none."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not is_users(frame.f_code.co_filename):
@@ -59,14 +72,14 @@ class Change(NamedTuple):
 
     Attributes:
         what: As it is watched.
-        where: file:line.
+        where: The line.
     """
 
     what: str
-    where: str
+    where: Place
 
 
-class Lines:
+class LineTracer:
     """A tracer of Python's, which looks after each line of the user's at what is watched.
 
     Attributes:
@@ -116,5 +129,5 @@ class Lines:
             self._values[what] = value
             if value and value != old:  # what is cleared is no change
                 code, number = self._line
-                place = f"{shown(code.co_filename)}:{number}"
+                place = Place(f"{shown(code.co_filename)}:{number}")
                 self.changes.setdefault(Change(what, place))

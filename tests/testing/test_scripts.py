@@ -308,6 +308,26 @@ def test_library_that_steps_is_named(tmp_path):
     assert "library  library/__init__.py:2 makes this call" in text
 
 
+def test_in_a_path_names_no_library(tmp_path):
+    path = Path(
+        write(
+            tmp_path,
+            """
+            schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+            for _ in range(8):
+                train(1)
+                schedule.step()
+            """,
+        )
+    )
+    script = path.rename(tmp_path / "train in fp16.py")
+    results, _ = judge_script(str(script))
+    text = failures(results)["skipped_step_changes_nothing"]
+    assert "fp16.py:17: StepLR.step() runs after a skipped step" in text
+    assert "library" not in text
+    assert "is made at" not in text
+
+
 def test_schedule_of_a_library_is_excused(tmp_path):
     package = tmp_path / "site-packages" / "library"
     package.mkdir(parents=True)

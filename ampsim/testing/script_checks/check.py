@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from ampsim.testing.check import Check, stating
 from ampsim.testing.judge import NotApplicableError
+from ampsim.testing.lines import Place
 from ampsim.testing.script_checks.trace import Event
 
 BYPASSED = "the step bypasses the scaler, which skips it on inf and NaN: call scaler.step(optimizer)"
@@ -18,14 +19,14 @@ class Finding:
     """A violation of a property.
 
     Attributes:
-        where: file:line.
+        where: The line that a report names.
         seen: What was seen there.
         cause: Why, and the fix.
         order: The calls that lead to it.
         excuse: Why the script is right nevertheless, as for a defect of a library; "" if it is not.
     """
 
-    where: str
+    where: Place
     seen: str
     cause: str
     order: Sequence[Event | str] = ()

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from ampsim.testing.lines import Place
 from ampsim.testing.script_checks.check import Finding, check, needs
 from ampsim.testing.script_checks.observation import Observation
 from ampsim.testing.script_checks.trace import Event
@@ -67,7 +68,7 @@ def scaler_is_updated_once(run: Observation) -> Iterator[Finding]:
             updates = [event for event in calls if event.kind == "update"]
             # As by several complete iterations.
             is_repeated = len(steps) > len({*steps})
-            is_own = not any(" in " in event.where for event in updates)
+            is_own = not any(event.where.library for event in updates)
             if 1 < len(updates) == len(steps) and is_own and not is_repeated:
                 for event in updates:
                     seen = (
@@ -94,7 +95,7 @@ def scaler_accepts_each_call(run: Observation) -> Iterator[Finding]:
     for text, cause in MISUSES.items():
         if text in run.error_message:
             seen = f"the script raises {run.error_message}"
-            yield Finding(run.error_place, seen, cause, run.events[-3:])
+            yield Finding(Place(run.error_place), seen, cause, run.events[-3:])
 
 
 @check
@@ -105,7 +106,7 @@ def losses_of_a_step_are_scaled(run: Observation) -> Iterator[Finding]:
     cause = "this loss is not scaled, and its gradients are divided by the scale: call scaler.scale(loss).backward()"
     seen = "gradients of a loss that is not scaled are added to scaled ones"
     for event in steps:
-        plain = [call for call in event.passes if call.note == "plain loss"]
+        plain = [call for call in event.passes if not call.is_scaled]
         if 0 < len(plain) < len(event.passes):
             yield Finding(plain[0].where, seen, cause, [*event.passes, event])
 
@@ -178,7 +179,7 @@ def _cleared_too_early(name: str, calls: Sequence[Event]) -> Iterator[Finding]:
     lost = [
         event
         for event in calls
-        if event.is_useless and event.note == "scaled loss" and event.where in used
+        if event.is_useless and event.is_scaled and event.where in used
     ]
     # A pass that reaches other optimizers, too, may be theirs.
     lost = [event for event in lost if event.optimizers == [name]]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from ampsim.testing.lines import is_users, shown
+from ampsim.testing.lines import Place, is_users, shown
 from ampsim.testing.script_checks.outcome import Outcome
 from ampsim.testing.script_checks.trace import (
     Event,
@@ -41,10 +41,10 @@ class Observation:
     events: list[Event]
     optimizers: list[OptimizerTrace]
     scalers: list[ScalerTrace]
-    disabled: list[str]
+    disabled: list[Place]
     saves: list[Save]
     precisions: set[str]
-    scaled_reads: list[str]
+    scaled_reads: list[Place]
     has_started: bool
     can_fork: bool
     seconds: float

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ampsim.testing.lines import Change
+from ampsim.testing.lines import Change, Place
 from ampsim.testing.script_checks.snapshot import Array, Snapshot
 from ampsim.testing.script_checks.trace import Event
 
@@ -63,7 +63,7 @@ class Outcome:
     attempts: dict[str, list[bool]] = field(default_factory=dict)
     passes: dict[str, int] = field(default_factory=dict)
     seeded: dict[str, str] = field(default_factory=dict)
-    reads: dict[str, list[float]] = field(default_factory=dict)
+    reads: dict[Place, list[float]] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     marks: list[int] = field(default_factory=list)
     averaged: set[str] = field(default_factory=set)
@@ -73,11 +73,11 @@ class Outcome:
         """Return the loss scale when the first gradient of an optimizer had arrived."""
         return self.before[name].scale if name in self.before else math.nan
 
-    def lines(self, what: str) -> list[str]:
+    def lines(self, what: str) -> list[Place]:
         """Return the lines of the script that change something, beside torch's own calls."""
-        known = {event.where.partition(" ")[0] for event in self.events}
+        known = {event.where.user for event in self.events}
         places = [change.where for change in self.changes if change.what == what]
-        return [place for place in places if place not in known]
+        return [place for place in places if place.user not in known]
 
     def calls(self, name: str, number: int = 0) -> list[Event]:
         """Return the calls that concern one step of an optimizer, since its last one, and the

@@ -25,7 +25,7 @@ from torch.optim.optimizer import (
 )
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from ampsim.testing.lines import OWN, TORCH, function, where
+from ampsim.testing.lines import OWN, TORCH, Place, running_code, where
 from ampsim.testing.script_checks.patching import Patches
 from ampsim.testing.script_checks.snapshot import SHAPES, contents
 from ampsim.testing.script_checks.trace import (
@@ -91,19 +91,19 @@ class Recorder:
         self.events: list[Event] = []
         self.optimizers: dict[int, OptimizerTrace] = {}
         self.scalers: dict[int, ScalerTrace] = {}
-        self.disabled: list[str] = []
+        self.disabled: list[Place] = []
         self.saves: list[Save] = []
         self.precisions: set[str] = set()
         self.scale_readers: set[object] = set()
         self._scaled: list[Tensor] = []  # the last scaled losses
-        self._scaled_reads: dict[str, object] = {}  # place -> function
+        self._scaled_reads: dict[Place, object] = {}  # place -> function
         self.scale_calls = 0
         self.scales_since_attempt = 0
         # Scalers whose losses the current backward pass reaches.
         self._reached: list[ScalerTrace] = []
         self._stepping = False  # a scaler steps an optimizer
-        # Where each schedule was created; "" while it is created.
-        self._made: WeakKeyDictionary[LRScheduler, str] = WeakKeyDictionary()
+        # Where each schedule was created; None while it is created.
+        self._made: WeakKeyDictionary[LRScheduler, Place | None] = WeakKeyDictionary()
 
     def install(self) -> Patches:
         """Patch torch, and return the patches, whose context undoes them."""
@@ -182,7 +182,7 @@ class Recorder:
 
     def _get_scale(self, original: Any, scaler: Any) -> Any:
         if not sys._getframe(2).f_code.co_filename.startswith(OWN):
-            self.scale_readers.add(function())
+            self.scale_readers.add(running_code())
         return original(scaler)
 
     def _scale(
@@ -257,7 +257,8 @@ class Recorder:
         event = self._add("backward")
         before = {key: _versions(trace) for key, trace in self.optimizers.items()}
         result = original(*args, **kwargs)
-        event.note = "scaled loss" if self._reached else "plain loss"
+        event.is_scaled = bool(self._reached)
+        event.note = "scaled loss" if event.is_scaled else "plain loss"
         received = []
         for key, trace in self.optimizers.items():
             if _versions(trace) != before.get(key):
@@ -311,19 +312,21 @@ class Recorder:
     def _made_schedule(
         self, original: Any, schedule: Any, *args: Any, **kwargs: Any
     ) -> None:
-        self._made[schedule] = ""  # a constructor steps, too
+        self._made[schedule] = None  # a constructor steps, too
         original(schedule, *args, **kwargs)
         self._made[schedule] = where()
 
     def _schedule(self, original: Any, schedule: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(schedule, *args, **kwargs)
         optimizer = getattr(schedule, "optimizer", None)
-        made = self._made.get(schedule, "unknown place")
+        made = self._made.get(schedule, Place("unknown place"))
         if optimizer is not None and made:
             trace = self.optimizer(optimizer)
-            event = self._add("schedule", trace, note=type(schedule).__name__)
+            name = type(schedule).__name__
+            event = self._add("schedule", trace, note=name)
+            event.schedule = name
             event.made = made
-            frequency = trace.schedules.setdefault((event.note, made), Frequency())
+            frequency = trace.schedules.setdefault((name, made), Frequency())
             frequency.calls += 1
             frequency.attempts = len(trace.attempts)
         return result
@@ -355,7 +358,9 @@ class Recorder:
         kinds = state_kinds(value)
         event = self._add("save", note=" and ".join(sorted(kinds)))
         is_path = isinstance(target, (str, os.PathLike))
-        folder = os.path.dirname(os.path.abspath(target)) if is_path else event.where
+        folder = (
+            os.path.dirname(os.path.abspath(target)) if is_path else str(event.where)
+        )
         self.saves.append(Save(event, folder, kinds, bool(own_kind(value))))
         bound.arguments[name] = self.listener.save_target(target)
         original(*bound.args, **bound.kwargs)
@@ -388,7 +393,7 @@ class Recorder:
         original(context, device_type, dtype, enabled, *args, **kwargs)
 
     @property
-    def scaled_reads(self) -> list[str]:
+    def scaled_reads(self) -> list[Place]:
         """Where the script makes a number of a scaled loss, in a function that does not read the
         scale.
         """
@@ -406,7 +411,7 @@ class Recorder:
                 self.listener.after_read(tensor)
                 pointers = [scaled.data_ptr() for scaled in self._scaled]
                 if tensor.numel() == 1 and tensor.data_ptr() in pointers:
-                    self._scaled_reads.setdefault(where(), function())
+                    self._scaled_reads.setdefault(where(), running_code())
             return original(tensor, *args, **kwargs)
 
         return read

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ampsim.testing.alarm import CannotJudgeError
 from ampsim.testing.check import (
@@ -26,6 +26,9 @@ from ampsim.testing.script_checks import skip_checks as _skip_checks  # noqa: F4
 from ampsim.testing.script_checks.check import CHECKS, Finding
 from ampsim.testing.script_checks.child import Settings
 from ampsim.testing.script_checks.observation import Observation
+
+if TYPE_CHECKING:
+    from ampsim.testing.lines import Place
 
 TIME_LIMIT = 600.0  # seconds
 GRACE = 60.0  # seconds beyond the time limit for starting and ending, until the child is killed
@@ -155,7 +158,7 @@ def judge(
         except NotApplicableError as error:
             yield Result(check, target, "skipped", str(error))
             continue
-        causes: dict[tuple[str, str], Finding] = {}
+        causes: dict[tuple[Place, str], Finding] = {}
         for finding in found:
             causes.setdefault((finding.where, finding.cause), finding)
         # The last result is the one in the table.
@@ -168,7 +171,7 @@ def judge(
 
 def _text(check: Check, finding: Finding) -> str:
     order = "; ".join(dict.fromkeys(map(str, finding.order)))
-    caller, _, library = finding.where.partition(" in ")
+    caller, library = finding.where
     made = f"{library} makes this call, in what {caller} starts; it may be the library's defect"
     story = [
         ("order", order),

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ampsim.testing.judge import NotApplicableError
+from ampsim.testing.lines import Place
 from ampsim.testing.script_checks.check import BYPASSED, Finding, check, needs
 from ampsim.testing.script_checks.observation import Observation
 from ampsim.testing.script_checks.outcome import Outcome
@@ -93,7 +94,7 @@ def gradients_do_not_depend_on_loss_scale(run: Observation) -> Iterator[Finding]
         yield Finding(where, seen, cause or _power_cause(ratio, factor), calls)
 
 
-def _changing_place(run: Observation, name: str, calls: Sequence[Event]) -> str:
+def _changing_place(run: Observation, name: str, calls: Sequence[Event]) -> Place:
     """Return the line that changes gradients of an optimizer; else its step."""
     repeated = run.outcome("repeated")
     places = repeated.lines(f"gradients of {name}") if repeated else []

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ampsim.testing.lines import where
+from ampsim.testing.lines import Place, where
 from ampsim.testing.script_checks.observation import Observation, without_objects
 from ampsim.testing.script_checks.outcome import Outcome, Trial, plan
 from ampsim.testing.script_checks.recorder import Listener, Recorder
@@ -70,7 +70,7 @@ class Session(Listener):
         self.recorder = Recorder(self)
         self._begun = time.process_time()
         self._starts: tuple[int, ...] = (AFTER, LATER)
-        self._first_place = ""
+        self._first_place: Place | None = None
 
     @property
     def _is_trial(self) -> bool:

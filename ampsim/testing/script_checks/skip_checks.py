@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ampsim.testing.lines import Place
 from ampsim.testing.script_checks.check import BYPASSED, Finding, check, needs
 from ampsim.testing.script_checks.observation import Observation
 from ampsim.testing.script_checks.outcome import Outcome
@@ -64,7 +65,7 @@ class Skip:
             places += [event.where for event in calls if event.kind == kind]
         return self.finding_at([*places, self.optimizer.where][0], seen, cause)
 
-    def finding_at(self, where: str, seen: str, cause: str) -> Finding:
+    def finding_at(self, where: Place, seen: str, cause: str) -> Finding:
         """Return a finding of this trial."""
         calls = self.outcome.calls(self.name)
         order = [event for event in calls if event.kind != "backward"]
@@ -173,10 +174,10 @@ def _schedule(skip: Skip) -> Iterator[Finding]:
     count = max(steps / windows, 1.0)
     is_skipped = count == 1 or not skip.is_single
     for call in {call.where: call for call in calls if is_skipped}.values():
-        frequency = skip.optimizer.schedules.get((call.note, call.made))
+        frequency = skip.optimizer.schedules.get((call.schedule, call.made))
         if frequency and frequency.calls >= OFTEN * frequency.attempts / count:
-            seen = f"{call.note}.step() runs after a skipped step of {skip.name}"
-            if " in " in call.where:
+            seen = f"{call.schedule}.step() runs after a skipped step of {skip.name}"
+            if call.where.library:
                 seen = f"{seen}; the schedule is made at {call.made}"
             yield replace(
                 skip.finding_at(call.where, seen, COUNTS),
@@ -191,11 +192,12 @@ def _concerning(name: str, kind: str, events: Sequence[Event]) -> list[Event]:
 
 def _library_schedule(call: Event) -> str:
     """Return why a script is right although a schedule advances: a library makes and steps it."""
-    stepped, made = (place.partition(" in ")[2] for place in (call.where, call.made))
+    stepped = call.where.library
+    made = call.made.library if call.made else ""
     if not stepped or stepped.partition("/")[0] != made.partition("/")[0]:
         return ""
     return (
-        f"the script is right: {stepped} steps the library's own {call.note} after a "
+        f"the script is right: {stepped} steps the library's own {call.schedule} after a "
         "skipped step"
     )
 

@@ -5,6 +5,8 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from ampsim.testing.lines import Place
+
 Kind = Literal[
     "scale", "backward", "unscale_", "clip", "step", "optimizer.step", "update", "batch", "schedule", "save", "load",
 ]  # fmt: skip
@@ -16,10 +18,12 @@ class Event:
 
     Attributes:
         kind: What was called.
-        where: See `ampsim.testing.lines.where`.
+        where: The line of the script.
         optimizers: Names of the optimizers that it concerns.
-        note: What else a reader needs to know.
+        note: What else a reader needs to know; no check reads it.
         scaler: Name of the scaler.
+        is_scaled: For a backward pass, whether its loss was scaled.
+        schedule: Class of a schedule.
         made: For a schedule, the place where it was created.
         passes: For a step, the backward passes whose gradients it uses.
         is_useless: Whether the gradients of a backward pass were cleared before a step, or a step had
@@ -28,11 +32,13 @@ class Event:
     """
 
     kind: Kind
-    where: str
+    where: Place
     optimizers: list[str] = field(default_factory=list)
     note: str = ""
     scaler: str = ""
-    made: str = ""
+    is_scaled: bool = False
+    schedule: str = ""
+    made: Place | None = None
     passes: list["Event"] = field(default_factory=list, repr=False)
     is_useless: bool = False
     adds_to_old: bool = False
@@ -72,7 +78,7 @@ class ScalerTrace:
 
     scaler: Any
     name: str
-    where: str
+    where: Place
     updates: int = 0
 
     @property
@@ -121,7 +127,7 @@ class OptimizerTrace:
 
     optimizer: Any
     name: str
-    where: str
+    where: Place
     scaler: ScalerTrace | None = None
     attempts: list[bool] = field(default_factory=list)
     calls: int = 0
@@ -131,7 +137,7 @@ class OptimizerTrace:
     grads: set[int] = field(default_factory=set)
     is_cleared: bool = True
     used: object = None
-    schedules: dict[tuple[str, str], Frequency] = field(default_factory=dict)
+    schedules: dict[tuple[str, Place | None], Frequency] = field(default_factory=dict)
     received: set[int] = field(default_factory=set)
     first: list[Tensor] = field(default_factory=list)
     has_moved: bool = False

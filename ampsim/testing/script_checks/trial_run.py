@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ampsim.testing.lines import Lines, function, where
+from ampsim.testing.lines import LineTracer, Place, running_code, where
 from ampsim.testing.script_checks.outcome import Outcome, Trial
 from ampsim.testing.script_checks.recorder import Listener, Recorder
 from ampsim.testing.script_checks.snapshot import (
@@ -84,7 +84,7 @@ class TrialRun(Listener):
         self._first_event = len(recorder.events)
         self._updates: dict[str, int] = {}  # of the scaler at the last attempt
         self._factor = 1.0  # of the scale, beside the scale without this trial
-        self._reads: dict[tuple[str, object], list[float]] = defaultdict(list)
+        self._reads: dict[tuple[Place, object], list[float]] = defaultdict(list)
 
     def begin(self) -> None:
         """Change what the trial changes, and watch from here on."""
@@ -104,9 +104,9 @@ class TrialRun(Listener):
             watched[f"gradients of {trace.name}"] = partial(_gradients, params)
             watched[f"parameters of {trace.name}"] = partial(contents, params)
             watched[f"averages of {trace.name}"] = partial(contents, averages)
-        lines = Lines(watched)
-        self.outcome.changes = lines.changes
-        lines.start()
+        tracer = LineTracer(watched)
+        self.outcome.changes = tracer.changes
+        tracer.start()
 
     def _like(self, trace: OptimizerTrace) -> dict[int, list[Tensor]]:
         return tensors_like(trace.trained, self.recorder.optimizers.values())
@@ -216,7 +216,7 @@ class TrialRun(Listener):
         is_number = tensor.numel() == 1 and tensor.is_floating_point()
         is_compared = self.trial.kind in ("unchanged", "scale")
         if is_number and is_compared and self._calls <= self._first_mark:
-            self._reads[where(), function()].append(float(tensor.detach()))
+            self._reads[where(), running_code()].append(float(tensor.detach()))
 
     def save_target(self, target: Any) -> Any:
         """Return where a checkpoint is written: nowhere if files are not redirected."""
