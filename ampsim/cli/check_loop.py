@@ -94,10 +94,12 @@ def _check_loops(
     expected: Expected,
     time_limit: float | None,
 ) -> "Report":
+    from ampsim.testing.check import require_known
+    from ampsim.testing.loop.checks import CHECKS
     from ampsim.testing.loop.judge import LIMIT, begin_judging, chosen
 
     limit = LIMIT if time_limit is None else time_limit
-    chosen(expected)  # raises for an unknown name
+    require_known(CHECKS, expected)
     begins = {
         name: partial(begin_judging, partial(_find_loop, name), expected, name, limit)
         for name in targets
@@ -108,7 +110,7 @@ def _check_loops(
 def _find_loop(target: str) -> tuple[Any, Any]:
     """Return `make` and `batches` of a module; raise ImportError if its framework is missing."""
     from ampsim.testing.load import load
-    from ampsim.testing.loop.runs import run_class
+    from ampsim.testing.loop.play import run_class
 
     make: Any = load(target)
     module = target.partition(":")[0]

@@ -1,4 +1,4 @@
-"""The interface of an adapter: eight methods, one iteration at a time, in floats."""
+"""The interface of an adapter: seven methods, one iteration at a time, in floats."""
 
 import importlib.metadata
 import math
@@ -90,7 +90,7 @@ class Adapter(ABC):
         raise NotImplementedError(f"{self.name} does not load its scaler")
 
 
-def held_by_float16(scaled: Sequence[float]) -> None:
+def require_float16_range(scaled: Sequence[float]) -> None:
     """Raise NotImplementedError if a finite gradient overflows in float16, the dtype of the
     gradients.
     """

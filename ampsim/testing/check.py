@@ -10,7 +10,7 @@ from ampsim.core.validation import nearest
 from ampsim.testing.alarm import CannotJudgeError
 
 Outcome = Literal["passed", "failed", "error", "skipped", "xfailed", "xpassed"]
-Lines = list[tuple[str, str]]  # (label, text), of a report
+Story = list[tuple[str, str]]  # (label, text): the lines below a failure
 Each = TypeVar("Each", bound="Check")
 
 
@@ -114,11 +114,16 @@ def address(issue: str) -> str:
     )
 
 
-def chosen(checks: Mapping[str, Each], names: Collection[str] | None) -> list[Each]:
-    """Return the checks of these names, or all; raise ValueError for an unknown one."""
+def require_known(checks: Collection[str], names: Collection[str] | None) -> None:
+    """Raise ValueError for a name that no check has."""
     for name in names or ():
         if name not in checks:
             raise ValueError(f"no check {name!r}; {nearest(name, checks)}")
+
+
+def chosen(checks: Mapping[str, Each], names: Collection[str] | None) -> list[Each]:
+    """Return the checks of these names, or all; raise ValueError for an unknown one."""
+    require_known(checks, names)
     return [each for name, each in checks.items() if names is None or name in names]
 
 
@@ -204,7 +209,7 @@ def _cause(result: Result) -> str:
     return hint_of(result.text) or own
 
 
-def without_findings(results: Iterable[Result]) -> list[Result]:
+def raise_findings(results: Iterable[Result]) -> list[Result]:
     """Return the results; raise if they have findings.
 
     Raises:

@@ -38,7 +38,7 @@ Begin = Callable[[], Callable[[Sequence[str]], Iterator[Result]]]
 class Answer(NamedTuple):
     """An answer of the child: to one check, or whether what is judged could be loaded.
 
-    Refused as its last word: nothing of it can be judged.
+    An error that is the last answer, and not overdue, means that nothing of it can be judged.
     """
 
     outcome: Outcome
@@ -110,10 +110,10 @@ def child(
     """Start a child that calls `serve`, at last with its end of a pipe, and end it whatever it
     does.
     """
-    answers, mouth = CONTEXT.Pipe(duplex=False)
-    process = CONTEXT.Process(target=serve, args=(*args, mouth))
+    answers, sending = CONTEXT.Pipe(duplex=False)
+    process = CONTEXT.Process(target=serve, args=(*args, sending))
     process.start()
-    mouth.close()  # so that the child's end is the only one, and its death is seen
+    sending.close()  # so that the child's end is the only one, and its death is seen
     try:
         yield process, answers
     finally:
@@ -138,7 +138,9 @@ def _next_answer(process: BaseProcess, answers: Connection, limit: float) -> Ans
     return Answer("failed", f"ended the process {how}", is_last=True)
 
 
-def _serve(begin: Begin, names: Sequence[str], limit: float, mouth: Connection) -> None:
+def _serve(
+    begin: Begin, names: Sequence[str], limit: float, sending: Connection
+) -> None:
     """Load what is judged and answer for each check, in the child."""
     gc.freeze()  # what is loaded is no garbage, and takes long to look through
     sys.stdout = sys.stderr  # a report may go to the parent's
@@ -147,16 +149,16 @@ def _serve(begin: Begin, names: Sequence[str], limit: float, mouth: Connection) 
         with alarm(limit):
             judge = begin()
     except (Exception, OverdueError) as error:
-        mouth.send(
+        sending.send(
             Answer("failed", str(error), is_overdue=isinstance(error, OverdueError))
         )
         return
-    mouth.send(Answer("passed", ""))
+    sending.send(Answer("passed", ""))
     left = [*names]
     while left:
         try:
             for result in judge(left[:]):
-                mouth.send(
+                sending.send(
                     Answer(
                         result.outcome,
                         result.text,
@@ -168,8 +170,8 @@ def _serve(begin: Begin, names: Sequence[str], limit: float, mouth: Connection) 
                 if result.is_overdue:
                     return  # and is ended: a lock may be held indefinitely
         except ValueError as error:
-            mouth.send(Answer("error", str(error), is_last=True))
+            sending.send(Answer("error", str(error), is_last=True))
             return
         except Exception as error:  # of the judge's own, which is no finding
             text = f"{left.pop(0)} did not run: ampsim raised {type(error).__name__}: {error}; please report this"
-            mouth.send(Answer("error", text))
+            sending.send(Answer("error", text))

@@ -1,21 +1,14 @@
 """Run one check on a scaler, a loop, or a framework."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
-from ampsim.testing.alarm import CannotJudgeError, OverdueError, alarm, place
+from ampsim.testing.alarm import OverdueError, alarm, place
 from ampsim.testing.check import Check, Result, described, settled
 
 
 class NotApplicableError(Exception):
     """The check does not apply to the target; the text has the reason."""
-
-
-def given_up(name: str, overdue: Sequence[str]) -> CannotJudgeError:
-    """Return the error that ends the run of a target, with the checks that did not end."""
-    return CannotJudgeError(
-        f"{name} cannot be checked: {'; '.join(overdue)}; the other checks were not run"
-    )
 
 
 def until_second_hang(results: Iterable[Result]) -> Iterator[Result]:
@@ -25,7 +18,7 @@ def until_second_hang(results: Iterable[Result]) -> Iterator[Result]:
         if result.is_overdue:
             overdue.append(result.text.partition("\n")[0])
         if len(overdue) > 1:
-            text = str(given_up(result.target, overdue))
+            text = f"{result.target} cannot be checked: {'; '.join(overdue)}; the other checks were not run"
             yield replace(result, outcome="error", text=text)
             return
         yield result

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from ampsim.testing import plugin
-from ampsim.testing.check import BrokenError, failure_of
+from ampsim.testing.check import BrokenError, failure_of, require_known
 from ampsim.testing.loop import judge as loops
+from ampsim.testing.loop.checks import CHECKS as LOOP_CHECKS
 from ampsim.testing.loop.loop import LoopError
-from ampsim.testing.loop.runs import Make
+from ampsim.testing.loop.play import Make
+from ampsim.testing.scaler_checks import CHECKS as SCALER_CHECKS
 from ampsim.testing.scaler_checks import run as scalers
 from ampsim.testing.scaler_checks.check import ScalerCheck
 from ampsim.testing.scaler_checks.subject import Subject, as_subject
@@ -94,7 +96,7 @@ def _of_scalers(
         expected = expected_failures
         if callable(expected):
             expected = expected(subject)
-        scalers.chosen(expected=expected)  # raises for an unknown name
+        require_known(SCALER_CHECKS, expected)
         for check in checks:
             lack = check.skip_reason(subject)
             reason, may_pass = scalers.expectation(
@@ -114,7 +116,7 @@ def _of_loops(
     checks: Sequence[str] | None,
     expected: Expected,
 ) -> list[Any]:
-    loops.chosen(expected)  # raises for an unknown name
+    require_known(LOOP_CHECKS, expected)
     cases = []
     for make in makes:
         for check in loops.chosen(checks):

@@ -10,7 +10,7 @@ import pytest
 from ampsim import init, update
 from ampsim.frameworks import REGISTRY, load
 from ampsim.frameworks.adapter import Adapter, is_pinned
-from ampsim.frameworks.checks.subject import constants, fields, followed
+from ampsim.frameworks.checks.subject import dialect_rule, rule_fields, start_arguments
 
 INF = float("inf")
 ON_JAX = {"ampsim-jax", "flax", "jaxamp", "jmp", "jmp-jit", "keras-jax", "mpx"}
@@ -56,12 +56,12 @@ def adapter(request: pytest.FixtureRequest) -> Iterator[Adapter]:
 @pytest.mark.filterwarnings("ignore")  # their own
 @pytest.mark.parametrize("adapter", REGISTRY, indirect=True)
 def test_framework_scaler_follows_its_dialect(adapter: Adapter) -> None:
-    given = constants(
+    given = start_arguments(
         adapter,
-        {each: value for each, value in WANTED.items() if each in fields(adapter)},
+        {each: value for each, value in WANTED.items() if each in rule_fields(adapter)},
     )
     adapter.start(**given)
-    rule = followed(adapter, given)
+    rule = dialect_rule(adapter, given)
     assert rule is not None
     state = init(rule)
     assert adapter.scale_loss(3.0) == 3.0 * state.scale

@@ -20,11 +20,11 @@ from ampsim.frameworks.checks.subject import (
     Driven,
     GaveUpError,
     UnaskableError,
-    constants,
-    fields,
-    followed,
+    dialect_rule,
+    largest_kept_scale,
+    rule_fields,
+    start_arguments,
     subject_of,
-    threshold,
 )
 from tests.frameworks.faulty_adapters import PLANTED, Right
 
@@ -132,8 +132,8 @@ def test_missing_features_skip_checks() -> None:
     ).result
     assert (result.outcome, result.text) == ("skipped", "it is without state_dict")
     with pytest.raises(UnaskableError, match=r"^growth_factor is fixed$"):
-        constants(Torch(), {"growth_interval": 2, "growth_factor": 4.0})
-    assert constants(Torch(), {"growth_interval": 2, "growth_factor": 2.0}) == {
+        start_arguments(Torch(), {"growth_interval": 2, "growth_factor": 4.0})
+    assert start_arguments(Torch(), {"growth_interval": 2, "growth_factor": 2.0}) == {
         "growth_interval": 2
     }
 
@@ -148,9 +148,9 @@ def test_single_factor_sets_growth_and_backoff() -> None:
         1.0
     }
     assert len({each["growth_factor"] for each in settings}) > 2
-    assert constants(OneFactor(), {"growth_factor": 2.0, "backoff_factor": 0.25}) == {
-        "scale_factor": 4.0
-    }
+    assert start_arguments(
+        OneFactor(), {"growth_factor": 2.0, "backoff_factor": 0.25}
+    ) == {"scale_factor": 4.0}
     possible = subject_of(OneFactor()).traits.possible(Rule(backoff_factor=2.0**-16))
     assert (possible.growth_factor, possible.backoff_factor) == (2.0**16, 2.0**-16)
 
@@ -160,7 +160,7 @@ def test_deviations_and_constants_exist(name: str) -> None:
     adapter = load(name)
     assert adapter.deviations.keys() <= CHECKS.keys()
     options = dialects.ALL[adapter.dialect].options if adapter.dialect else {}
-    assert adapter.constants.keys() == {*fields(adapter).values()} | {
+    assert adapter.constants.keys() == {*rule_fields(adapter).values()} | {
         name for name, theirs in adapter.constants.items() if theirs in options
     }
 
@@ -220,7 +220,11 @@ def test_max_scale_is_declared_or_observed() -> None:
         "mpx.DynamicLossScaling",
         "torch.amp.GradScaler",
     )
-    assert [threshold(dialects.get(each)) for each in names] == [2.0**24, 65504.0, None]
+    assert [largest_kept_scale(dialects.get(each)) for each in names] == [
+        2.0**24,
+        65504.0,
+        None,
+    ]
 
 
 class Late(Torch):
@@ -301,7 +305,7 @@ def test_checks_run_until_minimum_scale_error() -> None:
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_nan_triggers_minimum_scale_error(bad: float) -> None:
     adapter, given = GivesUp(), {"init_scale": 4.0}
-    scaler = Driven(adapter, given, followed(adapter, given), frozenset())
+    scaler = Driven(adapter, given, dialect_rule(adapter, given), frozenset())
     assert [scaler.step([1.0, bad]).used for _ in range(3)] == [4.0, 4.0, 2.0]
     with pytest.raises(GaveUpError):
         scaler.step([1.0, bad])

@@ -16,7 +16,7 @@ torch = pytest.importorskip(
 from ampsim.testing import Loop, check_loop  # noqa: E402
 from ampsim.testing import alarm as alarms  # noqa: E402
 from ampsim.testing.alarm import CannotJudgeError, OverdueError, alarm  # noqa: E402
-from ampsim.testing.check import without_findings  # noqa: E402
+from ampsim.testing.check import raise_findings  # noqa: E402
 from ampsim.testing.loop import judge as loops  # noqa: E402
 from ampsim.testing.scaler_checks import run as judge  # noqa: E402
 from tests.testing.loops import RIGHT, batches  # noqa: E402
@@ -132,7 +132,7 @@ def test_second_hang_ends_the_run(kind):
         CannotJudgeError,
         match=r" cannot be checked: skipped_step_changes_nothing: did not end",
     ):
-        without_findings(results)
+        raise_findings(results)
     assert {each.outcome for each in judge.run_checks(TORCH, THREE)} == {"passed"}
 
 

@@ -16,7 +16,7 @@ from ampsim.testing import FoundInfAdapter, Subject, Traits  # noqa: E402
 from ampsim.testing.emit.run_emitted import loop_test, require_failure  # noqa: E402
 from ampsim.testing.emit.scaler import write  # noqa: E402
 from ampsim.testing.emit.text import value  # noqa: E402
-from ampsim.testing.loop.judge import CHECKS as LOOP_CHECKS  # noqa: E402
+from ampsim.testing.loop.checks import CHECKS as LOOP_CHECKS  # noqa: E402
 from ampsim.torch import GradScaler  # noqa: E402
 from experiments.bugs.loops import BUGS  # noqa: E402
 from tests.test_cli import run  # noqa: E402

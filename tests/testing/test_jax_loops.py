@@ -10,7 +10,8 @@ import jax
 
 from ampsim.jax import LossScale, PolicyScale
 from ampsim.testing import Loop, LoopError, check_loop
-from ampsim.testing.loop.judge import CHECKS, judge_loop
+from ampsim.testing.loop.checks import CHECKS
+from ampsim.testing.loop.judge import judge_loop
 from tests.testing.jax_loops import (
     BUGS,
     LEAVES,

@@ -11,7 +11,8 @@ torch = pytest.importorskip(
 from torch import nn  # noqa: E402
 
 from ampsim.testing import Loop, LoopError, check_loop, parametrize_with_checks  # noqa: E402
-from ampsim.testing.loop.judge import CHECKS, judge_loop  # noqa: E402
+from ampsim.testing.loop.checks import CHECKS  # noqa: E402
+from ampsim.testing.loop.judge import judge_loop  # noqa: E402
 from experiments.bugs.loops import BUGS  # noqa: E402
 from tests.testing.handwritten_scalers import WithHysteresis  # noqa: E402
 from tests.testing.loops import (  # noqa: E402

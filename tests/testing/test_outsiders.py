@@ -21,7 +21,8 @@ torch = pytest.importorskip(
 )
 
 from ampsim.testing import LoopError, Subject, Traits, examples, known_failures  # noqa: E402
-from ampsim.testing.loop.judge import CHECKS, judge_loop  # noqa: E402
+from ampsim.testing.loop.checks import CHECKS  # noqa: E402
+from ampsim.testing.loop.judge import judge_loop  # noqa: E402
 from ampsim.testing.scaler_checks import run as judge  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # these programs warn

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
 
-from ampsim.testing.check import Result, by_cause, findings, without_findings
+from ampsim.testing.check import Result, by_cause, findings, raise_findings
 from ampsim.testing.report import FORMATS, Report
 from ampsim.testing.scaler_checks import CHECKS
 from ampsim.testing.scaler_checks.run import chosen
@@ -154,7 +154,7 @@ def test_aborted_check_is_no_finding():
     ]
     assert Report([late, replace(given_up, target="ours")]).findings == [late]
     with pytest.raises(AssertionError, match=f"^{other.text}\n\n{given_up.text}$"):
-        without_findings([other, given_up])
+        raise_findings([other, given_up])
 
 
 def test_hang_with_error_is_a_finding():

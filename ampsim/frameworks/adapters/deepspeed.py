@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from ampsim.frameworks.adapter import Adapter, Step, held_by_float16
+from ampsim.frameworks.adapter import Adapter, Step, require_float16_range
 from ampsim.frameworks.adapters.torch_like import Optimized, one_rank
 
 _FP16 = "https://github.com/deepspeedai/DeepSpeed/blob/v0.19.8/deepspeed/runtime/fp16"
@@ -53,15 +53,15 @@ class DeepSpeedScaler(Adapter):
         _one_rank()
         from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler
 
-        defaults = {
+        defaults_of_config = {
             "init_scale": 2.0**16,
             "scale_window": 1000,
             "min_scale": 1.0,
             "delayed_shift": 2,
-        }  # of its config
+        }
         given = {_NAMES.get(name, name): value for name, value in constants.items()}
         self.scaler = DynamicLossScaler(
-            **{**defaults, "consecutive_hysteresis": False, **given}
+            **{**defaults_of_config, "consecutive_hysteresis": False, **given}
         )
 
     def get_scale(self) -> float:
@@ -81,6 +81,7 @@ class _Optimizer(Adapter):
 
     requirement = "deepspeed==0.19.8"
     constants = _CONSTANTS
+    floor = 1.0  # min_scale, unless `start` is given one
 
     def wrap(self, optimizer: Any, **arguments: Any) -> Any:
         """Return DeepSpeed's optimizer around this one."""
@@ -102,8 +103,6 @@ class _Optimizer(Adapter):
             dynamic_loss_args=arguments,
         )
 
-    floor = 1.0
-
     def get_scale(self) -> float:
         return float(self.wrapped.loss_scale_config.cur_scale)
 
@@ -111,7 +110,7 @@ class _Optimizer(Adapter):
         return loss * self.get_scale()  # inside backward(), which it calls itself
 
     def step(self, scaled: Sequence[float]) -> Step:
-        held_by_float16(scaled)
+        require_float16_range(scaled)
         used = self.get_scale()
         self.optimized.give(scaled)
         self.wrapped.step()

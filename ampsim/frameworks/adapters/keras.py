@@ -45,9 +45,8 @@ class KerasJax(Adapter):
     def step(self, scaled: Sequence[float]) -> Step:
         import keras
 
-        if (
-            len(scaled) != self._param.shape[0]
-        ):  # an optimizer is built for parameters of one shape
+        # An optimizer is built for parameters of one shape.
+        if len(scaled) != self._param.shape[0]:
             state = self.state_dict()
             self._make(len(scaled))
             self.load_state_dict(state)
@@ -56,11 +55,10 @@ class KerasJax(Adapter):
         self._param.assign(keras.ops.zeros(len(scaled)))
         self._apply(keras.ops.convert_to_tensor(list(scaled), "float32"))
         stepped = int(self.scaler.iterations) > before
-        unscaled = (
-            tuple(map(float, -keras.ops.convert_to_numpy(self._param)))
-            if stepped
-            else None
-        )
+        unscaled = None
+        if stepped:  # SGD with a learning rate of 1 has subtracted them from zeros
+            moved = keras.ops.convert_to_numpy(self._param)
+            unscaled = tuple(map(float, -moved))
         return Step(used, stepped, unscaled, self.get_scale())
 
     def _apply(self, gradients: Any) -> None:

@@ -21,9 +21,8 @@ class Lightning(TorchLike):
         from lightning.pytorch import LightningModule, Trainer
         from lightning.pytorch.plugins.precision import MixedPrecision
 
-        logging.getLogger("lightning.pytorch").setLevel(
-            logging.ERROR
-        )  # a trainer says which devices it found
+        # A trainer logs which devices it found.
+        logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
         scaler = torch.amp.GradScaler("cpu", **constants)
         self.plugin = MixedPrecision("16-mixed", "cpu", scaler)
         self.module = LightningModule()

@@ -5,7 +5,7 @@ jit.
 from collections.abc import Sequence
 from typing import Any
 
-from ampsim.frameworks.adapter import Step, held_by_float16
+from ampsim.frameworks.adapter import Step, require_float16_range
 from ampsim.frameworks.adapters.jax_like import (
     JaxLike,
     float32,
@@ -62,7 +62,7 @@ class Mpx(JaxLike):
         import mpx
         import optax
 
-        held_by_float16(scaled)
+        require_float16_range(scaled)
         used = self.get_scale()
         params = float32([0.0] * len(scaled))
         descent = optax.sgd(1.0)

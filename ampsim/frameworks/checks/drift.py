@@ -16,10 +16,11 @@ from ampsim.core.replay.fold import states
 from ampsim.frameworks.adapter import Adapter
 from ampsim.frameworks.checks.subject import (
     FACTORS,
+    RefusedError,
     UnaskableError,
-    constants,
-    fields,
-    followed,
+    dialect_rule,
+    rule_fields,
+    start_arguments,
 )
 
 HISTORIES = 2000
@@ -33,10 +34,6 @@ GRID: Mapping[str, Sequence[Any]] = {  # field of `Rule` -> what is drawn for it
     "hysteresis": (1, 2, 3),
     "min_scale": (1.0, 0.25),
 }
-
-
-class RefusedError(Exception):
-    """Raised if the adapter or its dialect does not accept the constants."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +98,7 @@ def taken_setting(adapter: Adapter, draw: random.Random) -> Mapping[str, Any]:
 
 def drawn_setting(adapter: Adapter, draw: random.Random) -> Mapping[str, Any]:
     """Return generated fields of `Rule` for the adapter."""
-    known = fields(adapter)
+    known = rule_fields(adapter)
     has_one = "factor" in known
     setting = {field: draw.choice(values) for field, values in GRID.items()}
     setting = {
@@ -126,8 +123,8 @@ def run(
     adapter: Adapter, setting: Mapping[str, Any], flags: Sequence[bool]
 ) -> tuple[list[Any], list[Any]]:
     """Return the scales of an adapter and of its dialect; None for an update that raised."""
-    given = constants(adapter, setting)
-    if (rule := followed(adapter, given)) is None:
+    given = start_arguments(adapter, setting)
+    if (rule := dialect_rule(adapter, given)) is None:
         raise RefusedError("the dialect does not accept these constants")
     try:
         adapter.start(**given)

@@ -135,9 +135,9 @@ def judge_all(
     for check in checks:
         subject = subject_with(
             adapter,
-            patience=2 if check.level == 4 else 1,  # a count that has to be saved
-            floor=None if "gives_up" in check.needs else FLOOR,
-            late=check.name in AT_ANY_DELAY,
+            hysteresis=2 if check.level == 4 else 1,  # a count that has to be saved
+            min_scale=None if "gives_up" in check.needs else FLOOR,
+            without_delay=check.name in AT_ANY_DELAY,
         )
         yield _verdict(adapter, subject, check, Examples(examples, SEED))
 

@@ -41,7 +41,7 @@ class UnaskableError(BaseException):
 
 
 class RefusedError(Exception):
-    """Raised if the adapter does not accept the constants."""
+    """Raised if the adapter or its dialect does not accept the constants."""
 
 
 class GaveUpError(Exception):
@@ -163,7 +163,7 @@ def gives_up(rule: Rule | None, found_inf: Sequence[bool]) -> bool:
     return False
 
 
-def threshold(rule: Rule) -> float | None:
+def largest_kept_scale(rule: Rule) -> float | None:
     """Return the largest scale that a rule leaves as it is; None if it has none."""
     asked = max(2.0**100, rule.min_scale or 0.0)
     left = next(states(rule.replace(init_scale=rule.max_scale or asked), [False])).scale
@@ -173,27 +173,27 @@ def threshold(rule: Rule) -> float | None:
 def subject_of(
     adapter: Adapter,
     *,
-    patience: int = 1,
-    floor: float | None = FLOOR,
-    late: bool = False,
+    hysteresis: int = 1,
+    min_scale: float | None = FLOOR,
+    without_delay: bool = False,
 ) -> Subject:
     """Return an adapter as a subject of the conformance suite.
 
     Args:
         adapter: Adapter to check.
-        patience: Hysteresis, if the adapter accepts it.
-        floor: ``min_scale``, if the adapter accepts it; None keeps the adapter's default.
-        late: Whether to remove the delay of its dialect from the observed scales.
+        hysteresis: Asked of the adapter, if it accepts one.
+        min_scale: The same; None keeps the adapter's default.
+        without_delay: Whether to remove the delay of its dialect from the observed scales.
     """
-    known = fields(adapter)
+    known = rule_fields(adapter)
     asked: dict[str, Any] = {}
-    if "min_scale" in known and floor is not None:
-        asked["min_scale"] = floor
+    if "min_scale" in known and min_scale is not None:
+        asked["min_scale"] = min_scale
     if "hysteresis" in known:
-        asked["hysteresis"] = patience
-    rule = followed(adapter, constants(adapter, asked))
+        asked["hysteresis"] = hysteresis
+    rule = dialect_rule(adapter, start_arguments(adapter, asked))
     follows = rule or Rule()
-    free = (*known, *_of_one_factor(known))
+    free = (*known, *_paired_factors(known))
     fixed = {each: getattr(follows, each) for each in FACTORS if each not in free}
     lacks = {*FEATURES} - HAS | _lacking(adapter) | ({"factors"} if fixed else set())
     low = follows.min_scale
@@ -201,12 +201,12 @@ def subject_of(
         low = asked.get("min_scale", low)
     traits = AdapterTraits(
         min_scale=low,
-        max_scale=threshold(follows),
+        max_scale=largest_kept_scale(follows),
         scale_dtype=follows.arithmetic.dtype,
         hysteresis=follows.hysteresis,
         hysteresis_reset=follows.hysteresis_reset if adapter.dialect else REFILL,
         gives_up=(GaveUpError,) * gives_up(rule, [True] * 300),
-        delay=follows.delay if late else 0,
+        delay=follows.delay if without_delay else 0,
         supported=frozenset({"misuse_errors"}),
         unsupported=frozenset(lacks),
         fixed=fixed,
@@ -215,13 +215,13 @@ def subject_of(
 
     def make(rule: Rule) -> Driven:
         four = {name: getattr(rule, name) for name in CONSTANTS}
-        given = constants(adapter, {**four, **asked})
-        return Driven(adapter, given, followed(adapter, given), frozenset(lacks))
+        given = start_arguments(adapter, {**four, **asked})
+        return Driven(adapter, given, dialect_rule(adapter, given), frozenset(lacks))
 
     return Subject(make, traits, adapter.name, StepAdapter)
 
 
-def fields(adapter: Adapter) -> Mapping[str, str]:
+def rule_fields(adapter: Adapter) -> Mapping[str, str]:
     """Return field of `Rule` ('factor' for both factors) -> name of the parameter of `start`."""
     if not adapter.dialect:
         return {field: name for name, field in adapter.constants.items()}
@@ -233,24 +233,24 @@ def fields(adapter: Adapter) -> Mapping[str, str]:
     }
 
 
-def constants(adapter: Adapter, wanted: Mapping[str, Any]) -> dict[str, Any]:
+def start_arguments(adapter: Adapter, wanted: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of `start` for fields of `Rule`; raise UnaskableError for a fixed field."""
-    known = fields(adapter)
+    known = rule_fields(adapter)
     given = {}
     for each, value in wanted.items():
         if each in known:
             given[known[each]] = value
-        elif each in _of_one_factor(known):
+        elif each in _paired_factors(known):
             if each == "growth_factor":
                 given[known["factor"]] = value
             elif wanted.get("growth_factor", 2.0) == 2.0:
                 given[known["factor"]] = 1 / value if value else math.inf
-        elif getattr(followed(adapter, {}) or Rule(), each) != value:
+        elif getattr(dialect_rule(adapter, {}) or Rule(), each) != value:
             raise UnaskableError(f"{each} is fixed")
     return given
 
 
-def followed(adapter: Adapter, given: Mapping[str, Any]) -> Rule | None:
+def dialect_rule(adapter: Adapter, given: Mapping[str, Any]) -> Rule | None:
     """Return the rule of the dialect (default: torch's) for the arguments of `start`.
 
     None if the dialect does not accept the constants.
@@ -264,7 +264,7 @@ def followed(adapter: Adapter, given: Mapping[str, Any]) -> Rule | None:
         return None
 
 
-def _of_one_factor(known: Mapping[str, str]) -> tuple[str, ...]:
+def _paired_factors(known: Mapping[str, str]) -> tuple[str, ...]:
     return FACTORS if "factor" in known else ()
 
 

@@ -43,13 +43,13 @@ def emit(target: str, check: str, *, limit: float = 300.0, **options: Any) -> st
         ValueError: the check holds, is not asked of this target, or has no short test; or there is
             no such check.
     """
-    from ampsim.testing.check import chosen
+    from ampsim.testing.check import require_known
     from ampsim.testing.emit import scaler
     from ampsim.testing.load import load
-    from ampsim.testing.loop.judge import CHECKS as LOOP_CHECKS
+    from ampsim.testing.loop.checks import CHECKS as LOOP_CHECKS
     from ampsim.testing.scaler_checks import CHECKS
 
-    chosen({**LOOP_CHECKS, **CHECKS}, [check])  # refuses an unknown one
+    require_known({**LOOP_CHECKS, **CHECKS}, [check])
     load(target)
     has_batches = hasattr(sys.modules[target.partition(":")[0]], "batches")
     if check in LOOP_CHECKS and (has_batches or check not in CHECKS):

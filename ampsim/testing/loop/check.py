@@ -7,9 +7,11 @@ from functools import partial
 from ampsim.testing.check import Check, stating
 from ampsim.testing.loop.state import Difference
 
-# Makes a check of a function of a loop's maker and of batches, which returns a counterexample or
-# None.
-check: Callable[..., Callable[..., Check]] = partial(stating, Check, {}, group="loop")
+CHECKS: dict[str, Check] = {}  # by name; see `ampsim.testing.loop.checks`
+# Registers a function of a loop's maker and of batches, which returns a counterexample or None.
+check: Callable[..., Callable[..., Check]] = partial(
+    stating, Check, CHECKS, group="loop"
+)
 
 
 @dataclass(frozen=True)

@@ -6,28 +6,14 @@ from typing import Any
 
 from ampsim.testing import check as checks_of
 from ampsim.testing.alarm import OverdueError, alarm, place
-from ampsim.testing.check import BrokenError, Check, Result, described, without_findings
+from ampsim.testing.check import BrokenError, Check, Result, described, raise_findings
 from ampsim.testing.judge import judged
 from ampsim.testing.loop.check import Broken
-from ampsim.testing.loop.checks.learning import step_changes_parameters
-from ampsim.testing.loop.checks.resume import resume_is_exact
-from ampsim.testing.loop.checks.scale import gradients_do_not_depend_on_loss_scale
-from ampsim.testing.loop.checks.skipped import skipped_step_changes_nothing
-from ampsim.testing.loop.checks.splitting import micro_batches_equal_one_batch
+from ampsim.testing.loop.checks import CHECKS
 from ampsim.testing.loop.loop import LoopError
-from ampsim.testing.loop.runs import Batch, Make, play
+from ampsim.testing.loop.play import Batch, Make, play
 from ampsim.testing.loop.state import differences
 
-CHECKS = {
-    each.name: each
-    for each in (
-        gradients_do_not_depend_on_loss_scale,
-        skipped_step_changes_nothing,
-        resume_is_exact,
-        micro_batches_equal_one_batch,
-        step_changes_parameters,
-    )
-}
 FEWEST = 3
 TRIED_AT = 2.0**8
 LIMIT = 600.0  # seconds per check, which runs the loop a dozen times
@@ -88,7 +74,7 @@ def check_loop(
     if errors and not any(each.is_finding for each in results):
         raise LoopError(errors[0])
     try:
-        return without_findings(results)
+        return raise_findings(results)
     except AssertionError as error:
         skipped = [each for each in results if each.outcome == "skipped"]
         left = [f"{each.check.name} skipped: {each.text}" for each in skipped]
@@ -115,7 +101,7 @@ def judge_loop(
     """
     asked = chosen(checks)
     expected = expected or {}
-    chosen(expected)
+    checks_of.require_known(CHECKS, expected)
     limit = LIMIT if limit is None else limit
     numbered = [Batch(number, data) for number, data in enumerate(batches)]
     name = name or _name(make)

@@ -21,7 +21,14 @@ from typing import Any
 
 from ampsim.core.validation import as_int
 from ampsim.testing import scheduler
-from ampsim.testing.check import Result, chosen, described, settled, without_findings
+from ampsim.testing.check import (
+    Result,
+    chosen,
+    described,
+    raise_findings,
+    require_known,
+    settled,
+)
 from ampsim.testing.load import load
 from ampsim.testing.ranks.checks import CHECKS, Case, Records, failure
 from ampsim.testing.ranks.gradients import Gradients, owner_of
@@ -85,7 +92,7 @@ def check_ranks(
         processes=processes,
         wait=wait,
     )
-    return without_findings(results)
+    return raise_findings(results)
 
 
 def judge_ranks(
@@ -110,7 +117,7 @@ def judge_ranks(
         )
     selected = chosen(CHECKS, checks)
     expected = expected or {}
-    chosen(CHECKS, expected)
+    require_known(CHECKS, expected)
     lacks = Traits(unsupported=frozenset(unsupported)).unsupported
     fused = FUSED_ON_DTENSORS if gradients == "FSDP2" else FUSED
     ways = [] if "fused" in lacks else fused

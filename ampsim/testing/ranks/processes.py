@@ -85,7 +85,7 @@ def _serve(
     gradients: Gradients,
     limit: float,
     folder: str,
-    mouth: Connection,
+    sending: Connection,
 ) -> None:
     """Run every scenario, in the child, and send what was seen."""
     sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115
@@ -106,7 +106,7 @@ def _serve(
                 record.error = f"{type(error).__name__}: {error}"
         if dist.is_initialized():
             dist.destroy_process_group()
-        mouth.send(record)
+        sending.send(record)
 
 
 def _first(value: object) -> Any:

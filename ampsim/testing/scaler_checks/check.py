@@ -16,8 +16,8 @@ from ampsim.testing.alarm import OverdueError, alarm, place, user_frames
 from ampsim.testing.check import (
     BrokenError,
     Check,
-    Lines,
     RaisedError,
+    Story,
     described,
     own_text,
     stating,
@@ -58,7 +58,7 @@ class Failure:
     values: Mapping[str, Any]
     error: BaseException
 
-    def story(self) -> Lines:
+    def story(self) -> Story:
         """Return what was requested, generated, and done, as lines of (label, text)."""
         return self.example.story(self.values)
 
@@ -126,7 +126,7 @@ class ScalerCheck(Check):
             return
         if isinstance(failure.error, OverdueError):
             raise AssertionError(self.message(failure, chosen)) from failure.error
-        hints = Lines()
+        hints = Story()
         with suppress(OverdueError), alarm(limit):
             hints = suggestion(
                 self, subject, partial(self.passes, examples=chosen), CHECKS.values()
@@ -226,7 +226,7 @@ class ScalerCheck(Check):
         """Write what an example showed, with hints, its story, and the line that repeats it."""
         error = failure.error
         seen = readable(str(error))
-        where = Lines()
+        where = Story()
         if isinstance(error, OverdueError):
             where.append(("where", place(error)))
         elif not isinstance(error, BrokenError):
@@ -237,7 +237,7 @@ class ScalerCheck(Check):
         commands = self.commands(failure.example.subject, examples)
         return described(self, seen, [*hints, *where, *failure.story(), *commands])
 
-    def commands(self, subject: Subject, examples: Examples) -> Lines:
+    def commands(self, subject: Subject, examples: Examples) -> Story:
         """Return the commands that repeat the failure and write a test of it, as lines of (label,
         text).
         """

@@ -10,7 +10,7 @@ from typing import Any
 from ampsim.core.formats import far_power
 from ampsim.core.machine import Rule, round_to_float32
 from ampsim.core.properties import History
-from ampsim.testing.check import Lines
+from ampsim.testing.check import Story
 from ampsim.testing.construction import CONSTANTS
 from ampsim.testing.scaler_checks import reference
 from ampsim.testing.scaler_checks.adapter import ScalerAdapter, Scales
@@ -130,7 +130,7 @@ class Example(ScalerAdapter):
 
     # ------------------------------------------------------------------------------------- story
 
-    def story(self, values: Mapping[str, Any]) -> Lines:
+    def story(self, values: Mapping[str, Any]) -> Story:
         """Return what was requested, generated, and done, as lines of (label, text)."""
         rule = self.requested or Rule()
         constants = {name: getattr(rule, name) for name in CONSTANTS}

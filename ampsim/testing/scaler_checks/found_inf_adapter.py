@@ -74,9 +74,8 @@ class FoundInfAdapter:
     def unscale_(self, optimizer: "torch.optim.Optimizer") -> None:
         """Divide the gradients by what the loss was multiplied by, and note whether all are finite."""
         for grad in _gradients(optimizer):
-            if not any(
-                grad is divided for divided in self._divided
-            ):  # of a shared parameter
+            # The gradient of a parameter that two optimizers share is divided once.
+            if not any(grad is divided for divided in self._divided):
                 grad /= self._used
                 self._divided.append(grad)
         self._found[optimizer] = not _are_finite(optimizer)
@@ -87,9 +86,8 @@ class FoundInfAdapter:
         """Step unless a gradient of this optimizer was inf or NaN."""
         if optimizer not in self._found:
             self.unscale_(optimizer)
-        self._found[optimizer] |= not _are_finite(
-            optimizer
-        )  # the loop may have written one
+        # The loop may have written an inf since the division.
+        self._found[optimizer] |= not _are_finite(optimizer)
         return None if self._found[optimizer] else optimizer.step(*args, **kwargs)
 
     def update(self) -> None:

@@ -13,7 +13,7 @@ from functools import partial
 
 from ampsim.core.validation import as_int
 from ampsim.testing import check
-from ampsim.testing.check import Result, without_findings
+from ampsim.testing.check import Result, raise_findings
 from ampsim.testing.judge import judged, until_second_hang
 from ampsim.testing.known_failures import TORCH
 from ampsim.testing.scaler_checks import CHECKS
@@ -39,7 +39,7 @@ def chosen(
             raise ValueError(
                 f"level={level}: expected 0 to {len(LEVELS) - 1}: {', '.join(LEVELS)}"
             )
-    check.chosen(CHECKS, expected or ())
+    check.require_known(CHECKS, expected)
     named = sorted(check.chosen(CHECKS, names or None), key=lambda each: each.level)
     return [each for each in named if not levels or each.level in levels]
 
@@ -168,7 +168,7 @@ def check_scaler(
         strict=strict,
         limit=limit,
     )
-    return without_findings(results)
+    return raise_findings(results)
 
 
 def check_threads(

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from ampsim.core.machine import round_to_float32
-from ampsim.testing.check import Check, Lines
+from ampsim.testing.check import Check, Story
 from ampsim.testing.scaler_checks.adapter import Scales
 from ampsim.testing.scaler_checks.example import example_of
 from ampsim.testing.scaler_checks.subject import Subject
@@ -47,7 +47,7 @@ Passes = Callable[[Subject], bool]
 
 def suggestion(
     check: Any, subject: Subject, passes: Passes, checks: Iterable[Check]
-) -> Lines:
+) -> Story:
     """Return the hint of a failure as lines (label, text): traits to declare, or an expected
     failure.
 

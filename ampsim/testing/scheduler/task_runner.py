@@ -1,5 +1,6 @@
-"""The task_runner below `ampsim.testing.scheduler`: real threads, one baton, and every hand-over a
-decision.
+"""Runs real threads one at a time, and takes each decision who goes on from a schedule.
+
+Used by `ampsim.testing.scheduler`, whose names are public.
 
 Theory of operation
 -------------------
@@ -54,6 +55,7 @@ class TaskRunner:
         self.max_steps = max_steps
         self.interrupt_at = interrupt_at
         self.tasks: list[Task] = []
+        self.running: Task  # holds the baton; `perform` sets it
         self.live = 0  # tasks that the run waits for: neither daemon nor finished
         self.steps: list[Step] = []
         # Step, options, and how many of them cost nothing.

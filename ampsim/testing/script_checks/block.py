@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from ampsim.testing.check import Result, chosen, without_findings
+from ampsim.testing.check import Result, chosen, raise_findings
 from ampsim.testing.script_checks.check import CHECKS
 from ampsim.testing.script_checks.report import ScriptReport
 from ampsim.testing.script_checks.run import judge
@@ -97,4 +97,4 @@ def checked(
             result.results = [*judge(run, NAME, wanted, {})]
             result.report = ScriptReport(result.results, run)
     if raises:
-        without_findings(result.results)
+        raise_findings(result.results)

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from ampsim.testing.lines import Place, is_users, shown
-from ampsim.testing.script_checks.outcome import Outcome
 from ampsim.testing.script_checks.trace import (
     Event,
     OptimizerTrace,
     Save,
     ScalerTrace,
 )
+from ampsim.testing.script_checks.trial import TrialRecord
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Observation:
     can_fork: bool
     seconds: float
     replaced: tuple[str, ...] = ()
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[TrialRecord] = field(default_factory=list)
 
     @property
     def steps(self) -> int:
@@ -88,7 +88,7 @@ class Observation:
         """Return an optimizer by its name."""
         return next(each for each in self.optimizers if each.name == name)
 
-    def outcome(self, kind: str) -> Outcome | None:
+    def outcome(self, kind: str) -> TrialRecord | None:
         """Return the outcome of the trial of a kind; None if it has none, or was killed."""
         outcomes = (each for each in self.outcomes if each.trial.kind == kind)
         return next((each for each in outcomes if each.ended != "killed"), None)

@@ -17,8 +17,9 @@ from ampsim.testing.check import (
     Result,
     chosen,
     described,
+    raise_findings,
+    require_known,
     settled,
-    without_findings,
 )
 from ampsim.testing.judge import NotApplicableError
 from ampsim.testing.script_checks import checks as _checks  # noqa: F401
@@ -64,7 +65,7 @@ def check_script(
         ValueError: There is no such check, or no such script.
     """
     results, _ = judge_script(script, arguments, **options)
-    return without_findings(results)
+    return raise_findings(results)
 
 
 def judge_script(
@@ -98,7 +99,7 @@ def judge_script(
         ValueError: There is no such check, or no such script.
     """
     wanted = chosen(CHECKS, checks)
-    chosen(CHECKS, expected)  # raises for an unknown name
+    require_known(CHECKS, expected)
     if not Path(script).is_file():
         raise ValueError(
             f"{script}: no such file; expected the path of a training script"

@@ -9,9 +9,9 @@ from ampsim.testing.judge import NotApplicableError
 from ampsim.testing.lines import Place
 from ampsim.testing.script_checks.check import BYPASSED, Finding, check, needs
 from ampsim.testing.script_checks.observation import Observation
-from ampsim.testing.script_checks.outcome import Outcome
 from ampsim.testing.script_checks.snapshot import Array
 from ampsim.testing.script_checks.trace import Event
+from ampsim.testing.script_checks.trial import TrialRecord
 
 SAME = 1e-6  # relative difference of gradients of the same iteration
 CLOSE = 0.1  # the same that fp16 may make
@@ -29,7 +29,7 @@ LOGGED = (
 )
 
 
-def unchanged_outcome(run: Observation) -> Outcome:
+def unchanged_outcome(run: Observation) -> TrialRecord:
     """Return the unchanged trial, or skip the check if nothing can be compared with it."""
     needs(run.has_started, "too few taken steps with a scaled loss were seen")
     needs(run.can_fork, "a process that uses CUDA cannot be forked: pass --on-cpu")
@@ -60,7 +60,7 @@ def _first_apart(
     return None if len(left) == len(right) else min(len(left), len(right))
 
 
-def _other_outcome(run: Observation) -> Outcome:
+def _other_outcome(run: Observation) -> TrialRecord:
     other = run.outcome("scale")
     if other is None:
         raise NotApplicableError("the iteration could not be repeated at another scale")

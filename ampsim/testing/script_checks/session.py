@@ -23,9 +23,9 @@ import torch
 
 from ampsim.testing.lines import Place, where
 from ampsim.testing.script_checks.observation import Observation, without_objects
-from ampsim.testing.script_checks.outcome import Outcome, Trial, plan
 from ampsim.testing.script_checks.recorder import Listener, Recorder
 from ampsim.testing.script_checks.trace import OptimizerTrace
+from ampsim.testing.script_checks.trial import Trial, TrialRecord, plan
 from ampsim.testing.script_checks.trial_run import OverflowsRun, TrialRun
 
 if TYPE_CHECKING:
@@ -82,10 +82,13 @@ class Session(Listener):
         recorder = self.recorder
         if self._starts and recorder.scales_since_attempt == 0 and self._comes_around():
             self._start()
+        # A fork returns in two processes, and both come back here.
+        if self._is_trial:
+            return
         steps = [len(trace.attempts) for trace in recorder.optimizers.values()]
         is_enough = max(steps, default=0) >= self.steps
         is_idle = recorder.scale_calls >= IDLE * self.steps
-        if not self._is_trial and (is_enough or is_idle):
+        if is_enough or is_idle:
             self._on_enough()
 
     def _stepped(self) -> list[OptimizerTrace]:
@@ -112,11 +115,16 @@ class Session(Listener):
         if self.can_fork and not is_first:
             self._fork(Trial("later"), [])
         elif self.can_fork and (unchanged := self._fork(Trial("unchanged"), [])):
-            for trial in plan(unchanged):
-                if not self._is_trial:
-                    self._fork(trial, unchanged.marks)
+            self._fork_each(plan(unchanged), unchanged.marks)
 
-    def _fork(self, trial: Trial, marks: list[int]) -> Outcome | None:
+    def _fork_each(self, trials: Sequence[Trial], marks: list[int]) -> None:
+        """Run trials one after the other; in the copy that is one of them, only go on."""
+        for trial in trials:
+            self._fork(trial, marks)
+            if self._is_trial:
+                return
+
+    def _fork(self, trial: Trial, marks: list[int]) -> TrialRecord | None:
         """Run a trial in a copy of this process, and return its outcome; None in the copy."""
         sys.stdout.flush()
         sys.stderr.flush()
@@ -180,7 +188,7 @@ class Session(Listener):
         )
 
 
-def read_outcomes(folder: Path) -> list[Outcome]:
+def read_outcomes(folder: Path) -> list[TrialRecord]:
     """Return the outcomes that trials have written to a folder."""
     files = sorted(folder.glob("*.trial"))
     return [pickle.loads(file.read_bytes()) for file in files]  # noqa: S301

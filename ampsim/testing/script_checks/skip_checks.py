@@ -8,15 +8,15 @@ import numpy as np
 from ampsim.testing.lines import Place
 from ampsim.testing.script_checks.check import BYPASSED, Finding, check, needs
 from ampsim.testing.script_checks.observation import Observation
-from ampsim.testing.script_checks.outcome import Outcome
 from ampsim.testing.script_checks.scale_checks import (
     gradients_do_not_depend_on_loss_scale,
     unchanged_outcome,
 )
 from ampsim.testing.script_checks.snapshot import Snapshot
 from ampsim.testing.script_checks.trace import Event, OptimizerTrace
+from ampsim.testing.script_checks.trial import TrialRecord
 
-ENDED_WELL = ("two windows", "end", "enough")  # see `Outcome.ended`
+ENDED_WELL = ("two windows", "end", "enough")  # see `TrialRecord.ended`
 OFTEN = 0.9  # of the windows: a schedule that advances so often advances in each one
 SMALLEST = 1e-30  # a scale below has no room to fall
 KEPT = "the scaler is not updated: call scaler.update() in each iteration, also where the step is skipped"
@@ -41,8 +41,8 @@ class Skip:
     """One optimizer in one trial with an overflow."""
 
     name: str
-    outcome: Outcome
-    unchanged: Outcome
+    outcome: TrialRecord
+    unchanged: TrialRecord
     optimizer: OptimizerTrace
 
     @property

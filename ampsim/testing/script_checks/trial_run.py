@@ -24,7 +24,6 @@ import torch
 from torch import Tensor
 
 from ampsim.testing.lines import LineTracer, Place, running_code, where
-from ampsim.testing.script_checks.outcome import Outcome, Trial
 from ampsim.testing.script_checks.recorder import Listener, Recorder
 from ampsim.testing.script_checks.snapshot import (
     SHAPES,
@@ -38,6 +37,7 @@ from ampsim.testing.script_checks.snapshot import (
     tensors_like,
 )
 from ampsim.testing.script_checks.trace import OptimizerTrace
+from ampsim.testing.script_checks.trial import Trial, TrialRecord
 
 if TYPE_CHECKING:
     from ampsim.testing.script_checks.redirect import Redirection
@@ -70,10 +70,10 @@ class TrialRun(Listener):
             trial: What to do.
             recorder: The record of the script, which tells this object of each moment from now on.
             optimizers: Those that have stepped.
-            marks: See `Outcome`; [] in the unchanged trial, which finds them.
+            marks: See `TrialRecord`; [] in the unchanged trial, which finds them.
             folder: For the outcome.
         """
-        self.outcome = Outcome(trial)
+        self.outcome = TrialRecord(trial)
         self.trial = trial
         self.recorder = recorder
         self.folder = folder

@@ -14,9 +14,9 @@ import numpy as np
 from jax import Array
 from jax.tree_util import keystr, tree_flatten_with_path
 
+from ampsim.testing.loop.backend import NOTHING, Fault, Run, Seeded
 from ampsim.testing.loop.backends.jax_faults import FAULTS, make_scale
 from ampsim.testing.loop.loop import LoopError
-from ampsim.testing.loop.run import NOTHING, Fault, Planted, Run
 from ampsim.testing.loop.state import State, differences, snapshot
 
 TRAINED = {"params", "model"}  # what a parameter's name holds
@@ -58,14 +58,14 @@ class JaxRun(Run):
             self.found.append(self.scale < scale)
 
     @contextmanager
-    def planting(self, fault: Fault = Fault()) -> Iterator[Planted]:  # noqa: B008
-        planted = Planted()
+    def seeding(self, fault: Fault = Fault()) -> Iterator[Seeded]:  # noqa: B008
+        seeded = Seeded()
         FAULTS.plant(fault)
         try:
-            yield planted
+            yield seeded
         finally:
             FAULTS.fault = NOTHING
-            planted.passes |= {"": FAULTS.passes} if FAULTS.passes else {}
+            seeded.passes |= {"": FAULTS.passes} if FAULTS.passes else {}
 
     def _train(self, data: Any) -> None:
         after = self.loop.step(self.loop.state, data)

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from ampsim.testing.loop.run import NOTHING, Fault
+from ampsim.testing.loop.backend import NOTHING, Fault
 
 
 @dataclasses.dataclass

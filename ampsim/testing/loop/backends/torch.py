@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from ampsim.testing.loop.backend import Fault, Run, Seeded
 from ampsim.testing.loop.backends.torch_scaler import (
     Notes,
     assert_scale,
@@ -20,7 +21,6 @@ from ampsim.testing.loop.backends.torch_scaler import (
     size_of,
 )
 from ampsim.testing.loop.loop import Loop
-from ampsim.testing.loop.run import Fault, Planted, Run
 from ampsim.testing.loop.state import Array, snapshot
 
 
@@ -92,36 +92,34 @@ class TorchRun(Run):
         return {name: _array(param) for name, param in trained(self.loop).items()}
 
     @contextmanager
-    def planting(self, fault: Fault = Fault()) -> Iterator[Planted]:  # noqa: B008
-        planted = Planted()
+    def seeding(self, fault: Fault = Fault()) -> Iterator[Seeded]:  # noqa: B008
+        seeded = Seeded()
 
         names = {id(param): name for name, param in trained(self.loop).items()}
-        handles = [register_optimizer_step_pre_hook(partial(_measure, planted, names))]
+        handles = [register_optimizer_step_pre_hook(partial(_measure, seeded, names))]
         handles += [
             param.register_post_accumulate_grad_hook(
-                partial(self._arrived, planted, fault, name)
+                partial(self._arrived, seeded, fault, name)
             )  # type: ignore[no-untyped-call]
             for name, param in trained(self.loop).items()
             if param.is_leaf
         ]
         self.notes.fault = fault if fault.place == "loss" else None
         try:
-            yield planted
+            yield seeded
         finally:
             self.notes.fault = None
             for handle in handles:
                 handle.remove()
 
-    def _arrived(
-        self, planted: Planted, fault: Fault, name: str, param: Tensor
-    ) -> None:
+    def _arrived(self, seeded: Seeded, fault: Fault, name: str, param: Tensor) -> None:
         """Note a gradient that has arrived, and plant the fault in it if it is the one."""
         if param.grad is None:
             return
         if fault.value == 1:
-            early = planted.early or snapshot(self.loop.state, self.unpack, {})
-            planted.early = early
-        number = planted.passes[name] = planted.passes.get(name, 0) + 1
+            early = seeded.early or snapshot(self.loop.state, self.unpack, {})
+            seeded.early = early
+        number = seeded.passes[name] = seeded.passes.get(name, 0) + 1
         if (
             fault.value != 1
             and not fault.place
@@ -230,11 +228,11 @@ def _spoil(grad: Tensor, fault: Fault) -> None:
 
 
 def _measure(
-    planted: Planted, names: Mapping[int, str], optimizer: Optimizer, *_: object
+    seeded: Seeded, names: Mapping[int, str], optimizer: Optimizer, *_: object
 ) -> None:
     """Note the sizes of the gradients that an optimizer steps with."""
     for group in optimizer.param_groups:
         for param in group["params"]:
             if name := names.get(id(param)):
                 size = size_of(param.grad)
-                planted.largest[name] = max(planted.largest.get(name, -1.0), size)
+                seeded.largest[name] = max(seeded.largest.get(name, -1.0), size)

@@ -15,7 +15,7 @@ from ampsim.testing.construction import maker_of
 from ampsim.testing.loop.loop import LoopError, blame_user_code
 
 if TYPE_CHECKING:
-    from ampsim.testing.loop.run import Fault
+    from ampsim.testing.loop.backend import Fault
 
 METHODS = (
     "scale",

@@ -1,3 +1,16 @@
-"""One check per file: a function of a loop's maker and of batches that returns the failure, or
-None.
+"""The checks of loops, one per file. Importing this package registers them in `CHECKS`.
+
+A check is a function of a loop's maker and of batches that returns the failure, or None.
 """
+
+from ampsim.testing.loop.check import CHECKS
+
+# In the order of a report.
+# isort: off
+from ampsim.testing.loop.checks import scale as scale
+from ampsim.testing.loop.checks import skipped as skipped
+from ampsim.testing.loop.checks import resume as resume
+from ampsim.testing.loop.checks import splitting as splitting
+from ampsim.testing.loop.checks import learning as learning
+
+__all__ = ["CHECKS"]

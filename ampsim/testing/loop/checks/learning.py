@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from ampsim.testing.judge import NotApplicableError
+from ampsim.testing.loop.backend import NOTHING
 from ampsim.testing.loop.check import Broken, check
-from ampsim.testing.loop.run import NOTHING
-from ampsim.testing.loop.runs import Batch, Make, advance, begin
+from ampsim.testing.loop.play import Batch, Make, advance, begin
 
 SMALL = 1e-4  # of a parameter: gradients below may rightly be lost when they are added to it
 SKIPPED = "every step is skipped: check the loss for inf and NaN at this scale"
@@ -34,7 +34,7 @@ def step_changes_parameters(make: Make, batches: Sequence[Batch]) -> Broken | No
         raise NotApplicableError(
             "no parameters found: name the model or the optimizer in state"
         )
-    with run.planting(NOTHING) as planted:
+    with run.seeding(NOTHING) as seeded:
         advance(run, batches)
     end = run.parameters()
     still = [
@@ -48,7 +48,7 @@ def step_changes_parameters(make: Make, batches: Sequence[Batch]) -> Broken | No
         seen = f"no parameter changed; {skipped} of {len(batches)} steps were skipped"
         return Broken(where, SKIPPED if skipped else STUCK, seen=seen)
     for name in still:
-        size = planted.largest.get(name, 0.0)
+        size = seeded.largest.get(name, 0.0)
         if size < 0:
             seen = f"{name} never had a gradient when its optimizer stepped"
             return Broken(where, UNREACHED, seen=seen)

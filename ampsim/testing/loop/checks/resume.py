@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from itertools import chain
 
 from ampsim.testing.judge import NotApplicableError
+from ampsim.testing.loop.backend import Run
 from ampsim.testing.loop.check import Broken, check
 from ampsim.testing.loop.loop import LoopError, blame_user_code
-from ampsim.testing.loop.run import Run
-from ampsim.testing.loop.runs import Batch, Make, advance, begin, iterations
+from ampsim.testing.loop.play import Batch, Make, advance, begin, iterations
 from ampsim.testing.loop.state import LOGGED, State, differences
 
 # A scaler that is not saved shows in its tracker or its scale.

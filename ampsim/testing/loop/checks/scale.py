@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from ampsim.testing.judge import NotApplicableError
+from ampsim.testing.loop.backend import Run
 from ampsim.testing.loop.check import Broken, check
 from ampsim.testing.loop.checks.excused import is_copy
-from ampsim.testing.loop.run import Run
-from ampsim.testing.loop.runs import NEVER, Batch, Make, advance, begin, play
+from ampsim.testing.loop.play import NEVER, Batch, Make, advance, begin, play
 from ampsim.testing.loop.state import LOGGED, Difference, beyond, differences
 
 SLIGHT = 0.05  # of a change: what the rounding of half precision and subnormal numbers do not reach

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from ampsim.testing.judge import NotApplicableError
+from ampsim.testing.loop.backend import NOTHING, Fault, Run, Seeded
 from ampsim.testing.loop.check import Broken, check
 from ampsim.testing.loop.checks.excused import Excuses, is_copy
 from ampsim.testing.loop.loop import LoopError
-from ampsim.testing.loop.run import NOTHING, Fault, Planted, Run
-from ampsim.testing.loop.runs import Batch, Make, advance, begin, iterations
+from ampsim.testing.loop.play import Batch, Make, advance, begin, iterations
 from ampsim.testing.loop.state import DATA, Difference, State, differences, moved, same
 
 SCALE = 2.0**8
@@ -103,11 +103,11 @@ class Skip:
             self._begin(), (Batch(b.place, o.data) for b, o in pairs)
         ).states[-1]
 
-    def _played(self, fault: Fault) -> tuple[Run, Planted]:
+    def _played(self, fault: Fault) -> tuple[Run, Seeded]:
         run = self._begin()
-        with run.planting(fault) as planted:
+        with run.seeding(fault) as seeded:
             advance(run, self.group)
-        return run, planted
+        return run, seeded
 
     def faults(self) -> Iterator[Fault]:
         """Yield the faults to seed."""
@@ -273,11 +273,11 @@ def in_a_row(make: Make, groups: Sequence[Sequence[Batch]]) -> Broken | None:
     for number, group in enumerate(groups[1:MOST], 1):
         scale = run.scale
         try:
-            with run.planting() as planted:
+            with run.seeding() as seeded:
                 advance(run, group)
         except LoopError:  # some loops raise after many skips
             return None
-        if not planted.passes or not (planted.passes.keys() & run.owners().keys()):
+        if not seeded.passes or not (seeded.passes.keys() & run.owners().keys()):
             return None
         where = f"after batch {group[-1].place}, skip {number} in a row, with {Fault()}"
         if found := [

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from ampsim.testing.judge import NotApplicableError
+from ampsim.testing.loop.backend import Fault, Run
 from ampsim.testing.loop.check import Broken, check
-from ampsim.testing.loop.run import Fault, Run
-from ampsim.testing.loop.runs import Batch, Make, advance, begin
+from ampsim.testing.loop.play import Batch, Make, advance, begin
 from ampsim.testing.loop.state import beyond, differences
 
 SCALE = 2.0**8
@@ -101,11 +101,11 @@ def _with_inf(make: Make, batch: Batch, bad: int) -> Broken | None:
     run = begin(make, SCALE)
     if not _advance_in_parts(clean, batch).verdicts[0]:
         return None  # the scaler is updated after several batches
-    with run.planting(Fault(only=bad)) as planted:
+    with run.seeding(Fault(only=bad)) as seeded:
         _advance_in_parts(run, batch)
     expected = run.backed_off(SCALE)
     is_right = run.scale == expected and run.reacts(SCALE)
-    if max(planted.passes.values(), default=0) <= bad or is_right:
+    if max(seeded.passes.values(), default=0) <= bad or is_right:
         return None
     where = f"after batch {batch.place} with an inf in micro-batch {bad} of {PARTS}"
     seen = f"the scale is {run.scale:g}, expected {expected:g} and an overflow"

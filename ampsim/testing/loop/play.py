@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ampsim.testing.loop.backend import Run
 from ampsim.testing.loop.loop import Loop, LoopError, blame_user_code
-from ampsim.testing.loop.run import Run
 from ampsim.testing.loop.state import same
 
 Make = Callable[..., Any]  # make(scaler) gives a Loop

@@ -34,7 +34,7 @@ class Trial:
 
 
 @dataclass
-class Outcome:
+class TrialRecord:
     """What was seen in one trial; mappings are keyed by the names of optimizers.
 
     Attributes:
@@ -98,7 +98,7 @@ class Outcome:
         return calls
 
 
-def plan(unchanged: Outcome) -> list[Trial]:
+def plan(unchanged: TrialRecord) -> list[Trial]:
     """Return the trials that follow the unchanged one."""
     trials = [Trial("repeated"), Trial("scale")]
     for name, passes in unchanged.passes.items():

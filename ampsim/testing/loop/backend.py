@@ -47,7 +47,7 @@ NOTHING = Fault(1.0)
 
 
 @dataclass
-class Planted:
+class Seeded:
     """A record of what a fault met.
 
     Attributes:
@@ -157,7 +157,7 @@ class Run(ABC):
 
     @abstractmethod
     @contextmanager
-    def planting(self, fault: Fault = Fault()) -> Iterator[Planted]:
+    def seeding(self, fault: Fault = Fault()) -> Iterator[Seeded]:
         """Seed a fault; yield a record of the backward passes that it reached."""
 
     def owners(self) -> Mapping[str, str]:
