@@ -7,10 +7,12 @@ from ampsim.testing.loop.check import CHECKS
 
 # In the order of a report.
 # isort: off
-from ampsim.testing.loop.checks import scale as scale
-from ampsim.testing.loop.checks import skipped as skipped
-from ampsim.testing.loop.checks import resume as resume
-from ampsim.testing.loop.checks import splitting as splitting
-from ampsim.testing.loop.checks import learning as learning
+from ampsim.testing.loop.checks import (
+    scale,
+    skipped,
+    resume,
+    splitting,
+    learning,
+)
 
-__all__ = ["CHECKS"]
+__all__ = ["CHECKS", "learning", "resume", "scale", "skipped", "splitting"]
