@@ -23,7 +23,7 @@ COMMANDS = {
     "playground": "playground:write_playground",
     "check": "check:check_scalers",
     "check-loop": "check_loop:check_loops",
-    "check-ranks": "check:check_ranks",
+    "check-ranks": "check_ranks:check_ranks",
     "emit-test": "emit:emit_test",
     "lint": "lint:lint_files",
     "dialects": "compare:list_dialects",

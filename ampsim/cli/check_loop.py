@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ampsim.cli import options
-from ampsim.cli.check import Expected, report_checks, run_checks
+from ampsim.cli.checking import Expected, report_checks, run_checks
 from ampsim.cli.files import SOURCE, expect_kind
 from ampsim.core.extras import needing
 

@@ -1,4 +1,4 @@
-"""Options that the commands which run checks share."""
+"""Options that commands share."""
 
 import enum
 from collections.abc import Sequence
@@ -23,14 +23,6 @@ class ReportFormat(enum.StrEnum):
 
     md = "md"
     json = "json"
-
-
-class Gradients(enum.StrEnum):
-    """Who reduces the gradients that `ampsim check-ranks` generates."""
-
-    sharded = "sharded"
-    DDP = "DDP"
-    FSDP2 = "FSDP2"
 
 
 Dialect = Annotated[
@@ -82,15 +74,6 @@ Xfail = Annotated[
         help="Name of a check that is expected to fail. Repeatable.", metavar="CHECK"
     ),
 ]
-TimeLimit = Annotated[
-    float | None,
-    typer.Option(
-        metavar="SECONDS",
-        help="Time limit of a check. 0 sets no limit and runs in this process, for a debugger.",
-        min=0,
-        max=MOST,
-    ),
-]
 Form = Annotated[
     ReportFormat | None,
     typer.Option("--report", help="Print a report instead of a table."),
@@ -108,41 +91,6 @@ Examples = Annotated[
         max=MOST,
         help="Generated examples per check; by default 60.",
     ),
-]
-Seed = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        help="Seed of the examples; by default they are the same in each run.",
-        min=0,
-    ),
-]
-Propose = Annotated[
-    bool,
-    typer.Option(
-        "--propose",
-        help="For a new scaler: print the traits that it shows, and what is left if they are declared.",
-    ),
-]
-Strict = Annotated[
-    bool,
-    typer.Option(
-        "--strict", help="Count the failures that torch.amp.GradScaler has too."
-    ),
-]
-Levels = Annotated[
-    list[int] | None,
-    typer.Option(
-        "--level",
-        "-l",
-        metavar="N",
-        help="Level of checks to run: 0 state machine, 1 torch's calls and errors, 2 several optimizers, 3 threads, "
-        "4 checkpoint, 5 numerics. Repeatable.",
-    ),
-]
-Ranks = Annotated[
-    int,
-    typer.Option("--ranks", help="Number of ranks in the group.", min=2, metavar="N"),
 ]
 
 
