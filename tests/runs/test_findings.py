@@ -334,3 +334,47 @@ def test_printed_digits_freeze_no_loss() -> None:
     ]
     assert "loss-constant" not in ids[0]
     assert "loss-constant" in ids[1]
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        ["Epoch 1", "Training Error = nan", "Epoch 2", "Training Error = nan"] * 2,
+        ["err   nan", "size: 64x291"] * 3 + ["LOSS: 0.000000"],
+        [f"{5000 * n} (0m {n}s) {v} Ko" for n, v in enumerate((2.4, 2.3, *[NAN] * 3))],
+        ["loss: nan, cls: nan", *["x=1.0 l=0.2367 h=0.16"] * 4],
+        ["step loss: 0.19", "eval_epoch_loss=nan", "train_perplexity=nan"],
+        [
+            *[f"[loss={n}.5, avg_loss=0.08]" for n in range(6)],
+            "[loss=nan, avg_loss=nan]",
+        ],
+    ],
+)
+def test_log_of_lost_numbers_is_sick(log: list[str]) -> None:
+    assert explain(log).verdict == "problem"
+
+
+def test_lost_number_alone_is_no_problem() -> None:
+    falling = [f"loss={3 - n / 4}, lr=1" for n in range(7)]
+    for log in (
+        [*falling, "loss=nan, lr=1"],
+        [*falling, "val_loss=nan", "test_loss=nan"],
+        [
+            *[f"loss_scale {2.0**16}, {line}" for line in falling],
+            "loss=nan, avg_loss=nan",
+        ],
+        ["class 3: iou nan, acc nan"] * 4,
+        ["Training Error = nan", "Test Error = nan", *falling],
+    ):
+        assert not explain(log).problems
+
+
+def test_lasting_nan_of_mean_is_sick() -> None:
+    losses = [f"iter {n} loss: {2 - n / 9}" for n in range(9)]
+
+    def log(*means: float) -> list[str]:
+        pairs = zip(losses, means, strict=True)
+        return [line for loss, mean in pairs for line in (loss, f"mean_loss: {mean}")]
+
+    assert explain(log(2, 2, NAN, NAN, NAN, 2, 1, 1, 1)).verdict == "problem"
+    assert not explain(log(NAN, NAN, NAN, 2, 2, 2, 1, NAN, 1)).problems

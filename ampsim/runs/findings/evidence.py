@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ampsim.runs.read.history import Event, Floats, History, Series
+from ampsim.runs.read.names import role_of
 
 MESSAGES = "loss scale in messages"
 """Name of the series of the scales that sentences name."""
@@ -20,6 +21,10 @@ _MAIN_LOSS = re.compile(
     r"^(?:train(?:ing)?[_/ ])?(?:lm |total[_ ]|reduced[_ ]train[_ ]|step[_ ]|train(?:ing)?[_ ]|mlm[_ ])?loss"
     r"(?:[_ ]total|[_ ]step|/train)?$|^train[_/ ]loss|^l$|^nll$"
 )
+
+
+VAGUE = ("l", "cost")
+"""Names of a loss, or of a length and of a time beside a loss of another name."""
 
 
 class Skip(NamedTuple):
@@ -85,6 +90,7 @@ class Evidence:
 
     Attributes:
         losses: Training losses; `loss` is the first of them.
+        means: Means of losses that were NaN, beside losses.
         evaluations: Losses of evaluations.
         norm: Gradient norm. If the log shows none, it is empty, as `loss` and `scale` are.
         rates: Learning rates.
@@ -104,6 +110,8 @@ class Evidence:
         # A number that is printed once beside many evaluations is of something else.
         losses = [each for each in history.role("loss") if 50 * len(each) > evaluated]
         self.losses = _training_losses(losses)
+        means = [each for each in losses if role_of(each.name) == "mean loss"]
+        self.means = means if len(means) < len(losses) else []
         self.loss = next(iter(self.losses), NOTHING)
         self.norm = self._gradient_norm()
         self.rates = history.role("rate")
@@ -240,6 +248,7 @@ class Evidence:
 
 def _training_losses(losses: list[Series]) -> list[Series]:
     """Return the training losses: those of usual names, or of the parts of a sum the first."""
+    losses = [each for each in losses if each.name not in VAGUE] or losses
     longest = max(map(len, losses), default=0)
     long = [series for series in losses if len(series) >= 0.3 * longest]
     main = [series for series in long if _MAIN_LOSS.search(series.name)]

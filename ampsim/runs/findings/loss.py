@@ -15,11 +15,14 @@ from ampsim.runs.findings.evidence import (
     lost_at_end,
     spread,
 )
-from ampsim.runs.findings.finding import Finding, at, number_text
+from ampsim.runs.findings.finding import Finding, at, make, number_text
 from ampsim.runs.read.history import Floats, Series
 
 _ADVERSARIAL = re.compile(r"gen|disc|adv|gan\b|^[gd][_ ]")
 """Losses of networks that train against each other rise and fall."""
+
+_METRIC = re.compile(r"acc|(?:\b|_)m?ap\b|iou|recall|prec|(?:\b|_)f1|auc|dice|corr")
+"""Metrics that are NaN for a class without a sample."""
 
 TOO_LARGE = 2.0**64
 """A loss whose square float32 cannot hold."""
@@ -27,10 +30,12 @@ TOO_LARGE = 2.0**64
 
 def loss_not_finite(run: Evidence) -> Iterator[Finding]:
     """The loss is NaN or infinite up to the end of the log."""
-    for loss in run.losses:
+    last = _last_losses(run)
+    for loss in [*run.losses, *last]:
         total, count = len(loss), lost_at_end(loss)
         row = total - count
-        if count <= (total > 5):
+        # One lost number at the end may be that of a skipped step.
+        if count <= (total > 5 and loss not in last):
             continue
         kind = number_text(loss.values[-1])
         if not row and total > 1:  # one record tells nothing of earlier steps
@@ -41,6 +46,20 @@ def loss_not_finite(run: Evidence) -> Iterator[Finding]:
         order = _what_came_first(run, loss, row)
         fields = {"kind": kind, "before": before, "restart": restart, "order": order}
         yield at(loss, row, "loss-not-finite", **fields)
+
+
+def _last_losses(run: Evidence) -> list[Series]:
+    """Return the training losses that are NaN after the last finite loss of any name.
+
+    There are none if another loss does not confirm them, or if the log has a loss scaler.
+    """
+    shown = [*run.history.role("loss"), *run.evaluations]
+    finite = [each.lines[~lost(each.values)].max(initial=0) for each in shown]
+    end = max(finite, default=0)
+    nan = [each for each in shown if each.lines[-1] > end and np.isnan(each.values[-1])]
+    if len(nan) < 2 or run.scales or run.skips:
+        return []
+    return [each for each in nan if each.role == "loss"]
 
 
 def _before(loss: Series, row: int) -> tuple[str, str]:
@@ -94,23 +113,35 @@ def _what_came_first(run: Evidence, loss: Series, row: int) -> str:
 
 
 def all_not_finite(run: Evidence) -> Iterator[Finding]:
-    """The log shows no loss and no scale, and what it shows is NaN, whatever its name is."""
-    if run.losses or run.scales or run.evaluations:
+    """The log shows no loss but 0 and no scale, and numbers of any name are NaN up to its end."""
+    shown = [*run.losses, *run.evaluations]
+    others = [each for each in run.others if not _METRIC.search(each.name)]
+    if run.scales or not others or any(each.values.any() for each in shown):
         return
-    others = [series for series in run.others if len(series) >= 3]
-    if len(others) >= 2 or any(len(series) >= 5 for series in others):
+    lines = sorted(set(np.concatenate([each.lines for each in others]).tolist()))
+    if len(lines) >= 3 and 2 * lines[-1] > run.history.line_count:
         names = ", ".join(f"'{series.name}'" for series in others[:4])
-        yield at(others[0], 0, "values-not-finite", names=names)
+        first = min(others, key=lambda series: series.lines[0])
+        yield make(
+            "values-not-finite",
+            lines,
+            first.known_steps[0],
+            names=names,
+            records=len(lines),
+            place=first.place(0),
+        )
 
 
 def loss_sometimes_not_finite(run: Evidence) -> Iterator[Finding]:
     """The loss is NaN or infinite on some records and finite afterwards."""
-    for loss in run.losses:
+    for loss in [*run.losses, *run.means]:
         rows, total = np.flatnonzero(lost(loss.values)), len(loss)
         if not 0 < len(rows) < total or lost_at_end(loss) > 1:
             continue
         # One infinite step makes the mean of an epoch infinite. A NaN that returns is no accident.
-        recurs = np.isnan(loss.values).sum() >= max(2, 0.01 * total)
+        # One NaN is in each mean over the last losses until it leaves them.
+        share = 0.25 if loss in run.means else 0.01
+        recurs = np.isnan(loss.values).sum() >= max(2, share * total)
         options = {"severity": "problem", "level": "likely"} if recurs else {}
         found = loss.part(rows)
         yield at(found, 0, "loss-sometimes-not-finite", total=total, **options)

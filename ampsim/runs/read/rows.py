@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 
 import numpy as np
+import numpy.typing as npt
 
 from ampsim.runs.read.history import Floats, History, Series, StepCounter
 from ampsim.runs.read.names import UNRELATED, is_logarithm, role_of
@@ -125,8 +126,8 @@ class RowReader:
         losses = [each for each in kept if each.role == "loss"]
         for series in kept:
             if series.role == "mean loss":
-                # It counts if no loss is printed, or if one of those it is made of was NaN.
-                counts = not losses or np.isnan(series.values[-1])
+                # It counts if no loss is printed, or if those it is made of were NaN.
+                counts = not losses or _is_spoiled(np.isnan(series.values))
                 series.role = "loss" if counts else ""
         begin = min((int(loss.lines[0]) for loss in losses), default=0)
         self.history.series = [
@@ -172,6 +173,16 @@ def _is_other(series: Series, begin: int) -> bool:
     if _NAMED_SCALE.search(series.name):
         return False
     return bool(are_powers_of_two(finite).mean() < 0.8 or finite.max() < 2)
+
+
+def _is_spoiled(is_nan: npt.NDArray[np.bool_]) -> bool:
+    """Return whether means are NaN at their end, or three in a row after a finite one.
+
+    The first means may be NaN because nothing is in them.
+    """
+    later = is_nan[np.argmin(is_nan) :]
+    in_a_row = later[:-2] & later[1:-1] & later[2:]
+    return bool(is_nan[-1] or in_a_row.any())
 
 
 def lost_from(values: Floats) -> bool:
