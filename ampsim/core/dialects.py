@@ -608,6 +608,7 @@ GUIDED_DIFFUSION = Dialect(
     _guided_diffusion,
 )
 
+# A dialect is a constant of this module, and is registered by being one.
 ALL: Mapping[str, Dialect] = {
     d.name: d for d in tuple(globals().values()) if isinstance(d, Dialect)
 }

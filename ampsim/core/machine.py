@@ -56,6 +56,8 @@ from ampsim.core.validation import (
 )
 
 Advance = Callable[["Rule", State, bool], State]
+# The constants of a rule that torch's scaler can get, set, and save.
+SETTABLE = ("growth_factor", "backoff_factor", "growth_interval")
 
 
 class Machine(Protocol[S]):
@@ -330,24 +332,23 @@ def advance(rule: Rule, state: State, found_inf: bool) -> State:
     scale = state.scale
     growth_tracker = state.growth_tracker
     overflow_tracker = state.overflow_tracker
-    if found_inf:
+    events = set()
+    if not found_inf:
+        events.add("clean")
+        growth_tracker += 1
+        if _COMPARE[rule.growth_test](growth_tracker, rule.growth_interval):
+            events.add("growth")
+            scale = rule.arithmetic.grow(scale, rule)
+            growth_tracker = 0
+    else:
         growth_tracker = 0
         if overflow_tracker + 1 < rule.hysteresis:
             overflow_tracker += 1
         else:
+            events.add("backoff")
             scale = rule.arithmetic.back_off(scale, rule)
-            overflow_tracker = (
-                0 if "backoff" in rule.hysteresis_reset else overflow_tracker
-            )
-    else:
-        overflow_tracker = 0 if "clean" in rule.hysteresis_reset else overflow_tracker
-        growth_tracker += 1
-        if _COMPARE[rule.growth_test](growth_tracker, rule.growth_interval):
-            scale = rule.arithmetic.grow(scale, rule)
-            growth_tracker = 0
-            overflow_tracker = (
-                0 if "growth" in rule.hysteresis_reset else overflow_tracker
-            )
+    if not events.isdisjoint(rule.hysteresis_reset):
+        overflow_tracker = 0
     return State(scale, growth_tracker, overflow_tracker, state.pending, state.memory)
 
 

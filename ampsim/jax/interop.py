@@ -16,11 +16,10 @@ import numpy as np
 from ampsim.core import dialects
 from ampsim.core.extras import load
 from ampsim.core.formats import FP32
-from ampsim.core.machine import Rule, State, round_to_float32
+from ampsim.core.machine import SETTABLE, Rule, State, round_to_float32
 from ampsim.jax import machine
 from ampsim.jax.loss_scale import LossScale
 
-CONSTANTS = ("growth_factor", "backoff_factor", "growth_interval")
 # Constant of `machine.Constants` -> field of the rule that it comes from.
 FIELDS = {
     "hysteresis": "hysteresis",
@@ -73,7 +72,7 @@ def to_torch_state_dict(
     """
     rule = loss_scale.rule
     state = loss_scale.state
-    constants = {name: getattr(rule, name) for name in CONSTANTS}
+    constants = {name: getattr(rule, name) for name in SETTABLE}
     kept = {name: getattr(rule, name) for name in ("delay", *elsewhere)}
     _require_same(rule, Rule(**constants, **kept), "torch")
     saved = {"scale": state.scale, **constants, "_growth_tracker": state.growth_tracker}
@@ -96,13 +95,13 @@ def from_torch_state_dict(
     Raises:
         ValueError: If the dict is empty, as of a disabled scaler, or lacks a key.
     """
-    for key in ("scale", *CONSTANTS, "_growth_tracker"):
+    for key in ("scale", *SETTABLE, "_growth_tracker"):
         if key not in saved:
             raise ValueError(
                 f"no {key!r} in {sorted(saved)}: expected an enabled scaler's state_dict(); save that"
             )
     rule = (Rule() if rule is None else rule).replace(
-        **{name: saved[name] for name in CONSTANTS}
+        **{name: saved[name] for name in SETTABLE}
     )
     pending = tuple(map(float, saved.get("pending", ())))
     return LossScale.from_state(

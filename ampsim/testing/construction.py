@@ -4,10 +4,10 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from ampsim.core.machine import Rule
+from ampsim.core.machine import SETTABLE, Rule
 
 # of torch's constructor
-CONSTANTS = ("init_scale", "growth_factor", "backoff_factor", "growth_interval")
+CONSTANTS = ("init_scale", *SETTABLE)
 WRITE_MAKE = (  # advice for a class that has other parameters than torch's
     "expected a function such as def make(rule): return {}(rule.init_scale, rule.growth_factor, "
     "rule.backoff_factor, rule.growth_interval), passed as module:make"

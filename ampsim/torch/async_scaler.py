@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ampsim.core import refusals
-from ampsim.core.machine import State
+from ampsim.core.machine import SETTABLE, State
 from ampsim.core.pipeline import WouldBlockError
 from ampsim.core.validation import as_int
 from ampsim.torch.async_state import (
@@ -26,7 +26,6 @@ from ampsim.torch.async_state import (
     WithdrawnError,
 )
 from ampsim.torch.bounds import (
-    CONSTANTS,
     SMALLEST_NORMAL,
     check_max_norm,
     check_scale,
@@ -740,7 +739,7 @@ class AsyncGradScaler:
             )
         states = state.saved_versions()
         saved: dict[str, Any] = {"scale": states[0].scale}
-        for name in CONSTANTS:
+        for name in SETTABLE:
             saved[name] = getattr(state.rule, name)
         saved["_growth_tracker"] = states[-1].growth_tracker
         if state.depth:

@@ -7,12 +7,11 @@ import torch
 from torch import Tensor
 
 from ampsim.core import refusals
-from ampsim.core.machine import Rule, round_to_float32
+from ampsim.core.machine import SETTABLE, Rule, round_to_float32
 from ampsim.core.validation import as_float, as_int
 
 SMALLEST_NORMAL = 2.0**-126  # in float32 the reciprocal of a scale below 2**-128 is inf
 LARGEST = torch.finfo(torch.float32).max
-CONSTANTS = ("growth_factor", "backoff_factor", "growth_interval")
 
 
 def make_rule(
@@ -101,7 +100,7 @@ def check_state_dict(
         TypeError: If a value has an invalid type.
         ValueError: If a value is out of range.
     """
-    names = ("scale", *CONSTANTS, "_growth_tracker")
+    names = ("scale", *SETTABLE, "_growth_tracker")
     if missing := [name for name in names if name not in state_dict]:
         raise KeyError(
             f"the state dict has no {', '.join(missing)}, only {sorted(state_dict)}: expected "
@@ -111,7 +110,7 @@ def check_state_dict(
     for name in names:
         if isinstance(saved[name], Tensor):
             saved[name] = saved[name].item()
-    rule = rule.replace(**{name: saved[name] for name in CONSTANTS})
+    rule = rule.replace(**{name: saved[name] for name in SETTABLE})
     saved["scale"] = check_scale("scale", saved["scale"], rule)
     tracker = saved["_growth_tracker"]
     if isinstance(tracker, float) and tracker.is_integer():

@@ -13,7 +13,7 @@ import torch
 
 from ampsim.core.pipeline import WouldBlockError
 from ampsim.torch.async_state import ClosedError, ForkedError
-from ampsim.torch.shared_state import SharedState
+from ampsim.torch.shared_state import Closable, SharedState
 from ampsim.torch.streams import record_event, wait_for
 
 OnError = Callable[[BaseException], object]
@@ -38,7 +38,7 @@ class Job:
     def __init__(
         self,
         work: Callable[[], Any],
-        shared: SharedState[Any],
+        shared: SharedState[Any],  # of a scaler or of a thread
         device: torch.device,
         on_error: OnError | None = None,
     ) -> None:
@@ -91,7 +91,7 @@ class Job:
             raise error
         return value
 
-    def _check_ended(self, state: Any) -> Any:
+    def _check_ended(self, state: Closable) -> Closable:
         if self.outcome is None:
             state.check_runs()
             raise WouldBlockError("the job has not ended")

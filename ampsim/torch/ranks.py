@@ -17,6 +17,15 @@ from ampsim.torch.streams import record_event
 # The largest flag and the largest amax of all ranks; both ().
 Joined = tuple[Tensor, Tensor]
 
+# Places in the tensor that an all-reduce sends, float64. A MAX of the keys and of their negatives
+# shows whether all ranks have the same.
+_KEYS = slice(0, 3)  # the iteration, an optimizer's number, the loss scale
+_SCALE = 2
+_NEGATED_KEYS = slice(3, 6)
+_FLAG = 6
+_AMAX = 7
+_SIZE = 8
+
 
 class Ranks:
     """The ranks of a group, with one scaler each.
@@ -44,7 +53,7 @@ class Ranks:
         # by id: a reference that shows whether the id still belongs to the same optimizer
         self._numbers: dict[int, tuple[Callable[[], Any], int]] = {}
         self._count = 0
-        # Keys on their way to the host, each with an event behind its copy.
+        # Reduced tensors on their way to the host, each with an event behind its copy.
         self._arriving: list[tuple[Tensor, torch.Event | None]] = []
 
     def begin(
@@ -71,22 +80,22 @@ class Ranks:
             RuntimeError: If another rank made other calls, or does not come.
         """
         self._raise_arrived()
-        # A MAX of these and of their negatives shows whether all ranks have the same.
-        keys = [iteration, self._number(optimizer), 0]
-        sent = torch.tensor([*keys, *keys, 0, 0]).to(self._device, torch.float64)
-        sent[2] = scale
-        sent[3:6] = -sent[:3]
-        sent[6] = largest_flag(flags, sent.device)
+        known = torch.zeros(_SIZE, dtype=torch.float64)
+        known[_KEYS] = torch.tensor([iteration, self._number(optimizer), 0])
+        sent = known.to(self._device)
+        sent[_SCALE] = scale
+        sent[_NEGATED_KEYS] = -sent[_KEYS]
+        sent[_FLAG] = largest_flag(flags, sent.device)
         if amax is not None:
-            sent[7] = amax.to(sent.device).double().nan_to_num(torch.inf, torch.inf)
+            sent[_AMAX] = amax.to(sent.device).double().nan_to_num(torch.inf, torch.inf)
         with _explain_failure("found_inf"):
             work = dist.all_reduce(sent, dist.ReduceOp.MAX, self._group, async_op=True)
 
         def joined() -> Joined:
             with _explain_failure("found_inf"):
                 work.wait()
-            differ = self._compare(sent[:6])
-            return torch.maximum(sent[6], differ).float(), sent[7]
+            differ = self._compare(sent)
+            return torch.maximum(sent[_FLAG], differ).float(), sent[_AMAX]
 
         return joined
 
@@ -98,23 +107,23 @@ class Ranks:
             self._numbers[id(optimizer)] = reference(optimizer), number
         return number
 
-    def _compare(self, keys: Tensor) -> Tensor:
+    def _compare(self, reduced: Tensor) -> Tensor:
         """Return 1.0, shape (), if the ranks' keys differ; on the CPU that raises."""
-        if keys.is_cpu:
-            _check_equal_keys(keys)
+        if reduced.is_cpu:
+            _check_equal_keys(reduced)
         else:
-            on_host = torch.empty(keys.shape, dtype=keys.dtype, pin_memory=True)
-            on_host.copy_(keys, non_blocking=True)
-            self._arriving.append((on_host, record_event(keys.device)))
-        return (keys[:3] != -keys[3:]).any().double()
+            on_host = torch.empty(reduced.shape, dtype=reduced.dtype, pin_memory=True)
+            on_host.copy_(reduced, non_blocking=True)
+            self._arriving.append((on_host, record_event(reduced.device)))
+        return (reduced[_KEYS] != -reduced[_NEGATED_KEYS]).any().double()
 
     def _raise_arrived(self) -> None:
         while self._arriving:
-            keys, event = self._arriving[0]
+            reduced, event = self._arriving[0]
             if event is not None and not event.query():
                 return
             del self._arriving[0]
-            _check_equal_keys(keys)
+            _check_equal_keys(reduced)
 
     @torch.no_grad()
     def own_part(self, groups: Groups) -> Groups:
@@ -131,10 +140,10 @@ class Ranks:
         return grad.to_local()
 
 
-def _check_equal_keys(keys: Tensor) -> None:
+def _check_equal_keys(reduced: Tensor) -> None:
     """Raise RuntimeError unless the largest of each key is the smallest too."""
-    highest = keys[:3].tolist()
-    lowest = keys[3:].neg().tolist()
+    highest = reduced[_KEYS].tolist()
+    lowest = reduced[_NEGATED_KEYS].neg().tolist()
     if highest != lowest:
         raise RuntimeError(
             "the ranks did not agree on found_inf: they are at iterations "

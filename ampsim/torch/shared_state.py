@@ -24,6 +24,9 @@ class Closable(Protocol):
     def close(self, cause: BaseException) -> Self:
         """Return the value that takes no more work."""
 
+    def check_runs(self) -> None:
+        """Raise ClosedError if a job may never run, so that no thread should wait for it."""
+
 
 S = TypeVar("S", bound=Closable)
 

@@ -40,9 +40,9 @@ class Constants(NamedTuple):
     interval: int
     at_least: bool  # growth_test is ">="
     hysteresis: int
-    clean_resets: bool
-    growth_resets: bool
-    backoff_resets: bool
+    reset_clean: bool  # these three: which events reset the hysteresis
+    reset_growth: bool
+    reset_backoff: bool
     delay: int
 
 
@@ -80,9 +80,9 @@ def constants(rule: Rule) -> Constants:
         interval=min(int(rule.growth_interval), NEVER),
         at_least=rule.growth_test == ">=",
         hysteresis=min(int(rule.hysteresis), NEVER),
-        clean_resets="clean" in reset,
-        growth_resets="growth" in reset,
-        backoff_resets="backoff" in reset,
+        reset_clean="clean" in reset,
+        reset_growth="growth" in reset,
+        reset_backoff="backoff" in reset,
         delay=min(int(rule.delay), NEVER),
     )
 
@@ -113,7 +113,7 @@ def run(
         clean = hit - t
         t = hit
         growth_tracker += clean
-        if c.clean_resets and clean > 0:
+        if c.reset_clean and clean > 0:
             overflows = 0
         if hit < stop:
             newest, overflows = _back_off(newest, overflows, c)
@@ -152,7 +152,7 @@ def _back_off(scale: float, overflows: int, c: Constants) -> tuple[float, int]:
         return scale, overflows + 1
     lowered = _held(scale / c.backoff if c.divides else scale * c.backoff, c)
     return (c.low if c.low > lowered else lowered), (
-        0 if c.backoff_resets else overflows
+        0 if c.reset_backoff else overflows
     )
 
 
@@ -161,7 +161,7 @@ def _grow(scale: float, overflows: int, c: Constants) -> tuple[float, int]:
     grown = _held(scale * c.growth, c)
     grown = c.high if c.high < grown else grown
     refused = c.keeps_finite and not math.isfinite(grown)
-    return (scale if refused else grown), (0 if c.growth_resets else overflows)
+    return (scale if refused else grown), (0 if c.reset_growth else overflows)
 
 
 def _held(x: float, c: Constants) -> float:

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ampsim.core.machine import SETTABLE
+
 
 def optimizers_of(given: Any) -> list[Optimizer]:
     """Return the optimizers, without the wrappers of accelerate and Lightning.
@@ -63,7 +65,7 @@ def header_of(
     settings: dict[str, Any] = {"scaler": None}
     if scaler is not None:
         settings["scaler"] = f"{type(scaler).__module__}.{type(scaler).__qualname__}"
-        for name in ("growth_factor", "backoff_factor", "growth_interval"):
+        for name in SETTABLE:
             getter = getattr(scaler, f"get_{name}", None)
             if getter is not None and scaler.is_enabled():
                 settings[name] = getter()

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ampsim.core.machine import Rule
+from ampsim.core.machine import SETTABLE, Rule
 from ampsim.testing import known_failures
 from ampsim.testing.alarm import OverdueError, alarm
 from ampsim.testing.construction import WRITE_MAKE, Maker, maker_of, parameters
@@ -21,11 +21,7 @@ from ampsim.testing.scaler_checks.traits import CLAIMED, Traits
 
 PROBING = 5.0  # seconds of CPU time: a scaler that hangs has no features, and fails the checks
 METHODS = {  # feature -> the methods that it needs
-    "setters": tuple(
-        f"{call}_{name}"
-        for name in ("growth_factor", "backoff_factor", "growth_interval")
-        for call in ("get", "set")
-    ),
+    "setters": tuple(f"{call}_{name}" for name in SETTABLE for call in ("get", "set")),
     "state_dict": ("state_dict", "load_state_dict"),
     "unscale_": ("unscale_",),
 }
