@@ -27,8 +27,8 @@ from jax import Array, lax
 
 
 @dataclass(frozen=True)
-class Format:
-    """The layout of a scale in a word."""
+class WordLayout:
+    """The bits of a scale as an unsigned integer; `core.formats` has the numbers of a format."""
 
     dtype: type[np.floating]
     word: type[np.unsignedinteger]  # unsigned integer of the same size
@@ -61,9 +61,9 @@ class Format:
 
 
 # Of a product with a divisor, 77 and 106 bits are inexact, 109 and 108 bits are kept.
-FLOAT32 = Format(np.float32, np.uint32, 32, 24, 7, 21, near_tie=2**10)
-FLOAT64 = Format(np.float64, np.uint64, 64, 53, 5, 16, near_tie=0)  # rounded once
-FORMATS = {"float32": FLOAT32, "float64": FLOAT64}
+FLOAT32 = WordLayout(np.float32, np.uint32, 32, 24, 7, 21, near_tie=2**10)
+FLOAT64 = WordLayout(np.float64, np.uint64, 64, 53, 5, 16, near_tie=0)  # rounded once
+LAYOUTS = {"float32": FLOAT32, "float64": FLOAT64}
 IGNORED = 10  # limbs
 
 
@@ -76,7 +76,7 @@ class Factor(NamedTuple):
 
 
 def factor(
-    form: Format, value: float, how: Literal["multiply", "divide"], limbs: int
+    layout: WordLayout, value: float, how: Literal["multiply", "divide"], limbs: int
 ) -> Factor:
     """Return the constant with which `product` multiplies by `value`, or divides by it; no limbs
     for 1/2, 1, or 2.
@@ -88,64 +88,64 @@ def factor(
     if exact < Fraction(2) ** exponent:
         exponent -= 1
     if limbs == 0:
-        return Factor(np.zeros(0, form.word), np.array(exponent, np.int32))
+        return Factor(np.zeros(0, layout.word), np.array(exponent, np.int32))
     mantissa = exact / Fraction(2) ** exponent
-    whole = math.ceil(mantissa * 2 ** (limbs * form.limb - 1))
+    whole = math.ceil(mantissa * 2 ** (limbs * layout.limb - 1))
     cut = []
     for _ in range(limbs):
-        whole, low_bits = divmod(whole, 1 << form.limb)
+        whole, low_bits = divmod(whole, 1 << layout.limb)
         cut.append(low_bits)
-    return Factor(np.array(cut, form.word), np.array(exponent, np.int32))
+    return Factor(np.array(cut, layout.word), np.array(exponent, np.int32))
 
 
-def to_bits(form: Format, x: Array) -> Array:
+def to_bits(layout: WordLayout, x: Array) -> Array:
     """Return the bits of a float as an unsigned integer, without its sign."""
-    without_sign = form.word((1 << form.top_place) - 1)
-    return lax.bitcast_convert_type(x, form.word) & without_sign
+    without_sign = layout.word((1 << layout.top_place) - 1)
+    return lax.bitcast_convert_type(x, layout.word) & without_sign
 
 
-def from_bits(form: Format, bits: Array) -> Array:
+def from_bits(layout: WordLayout, bits: Array) -> Array:
     """Return the float that has these bits."""
-    return lax.bitcast_convert_type(bits, form.dtype)
+    return lax.bitcast_convert_type(bits, layout.dtype)
 
 
-def product(form: Format, bits: Array, by: Factor) -> Array:
+def product(layout: WordLayout, bits: Array, by: Factor) -> Array:
     """Return the bits of scale * factor, correctly rounded; 0, inf and NaN stay what they are.
 
     Args:
-        form: the format of the scale.
+        layout: the layout of the scale.
         bits: (), words: the scale's bits, sign bit clear.
         by: what to multiply with.
     """
     if by.limbs.shape[0] == 0:
-        return _shifted(form, bits, by.exponent)
-    n, exponent = _normalized(form, bits)
+        return _shifted(layout, bits, by.exponent)
+    n, exponent = _normalized(layout, bits)
     exponent = exponent + by.exponent
-    word, below, inexact = _multiply(form, n, by.limbs)
+    word, below, inexact = _multiply(layout, n, by.limbs)
     # The product has its highest bit in the word's highest place, or one below.
-    short = word < form.word(1 << form.top_place)
-    word = jnp.where(short, (word << 1) | (below >> form.top_place), word)
+    short = word < layout.word(1 << layout.top_place)
+    word = jnp.where(short, (word << 1) | (below >> layout.top_place), word)
     below = jnp.where(short, below << 1, below)
     exponent = exponent + jnp.where(short, 0, 1)
-    rounded = _round(form, word, below, inexact, exponent)
-    not_finite = bits >= form.word(form.infinity)
+    rounded = _round(layout, word, below, inexact, exponent)
+    not_finite = bits >= layout.word(layout.infinity)
     return jnp.where((bits == 0) | not_finite, bits, rounded)
 
 
 def _shifted(
-    form: Format, bits: Array, exponent: Array | npt.NDArray[np.int32]
+    layout: WordLayout, bits: Array, exponent: Array | npt.NDArray[np.int32]
 ) -> Array:
     """Return the bits of scale * 2^exponent, for an exponent of -1, 0, or 1.
 
     Most rules double and halve, so these few operations are what most compiled steps contain. As an
     integer, the bits of a number below 2 * smallest_normal count units of the smallest subnormal.
     """
-    normal = form.word(form.smallest_normal)
+    normal = layout.word(layout.smallest_normal)
     doubled = jnp.where(bits < normal, bits << 1, bits + normal)
     half = bits >> 1
     tie_up = bits & half & 1  # of an odd half, to even
     halved = jnp.where(bits < 2 * normal, half + tie_up, bits - normal)
-    infinity = form.word(form.infinity)
+    infinity = layout.word(layout.infinity)
     not_finite = bits >= infinity
     halved = jnp.where(not_finite, bits, halved)
     doubled = jnp.where(not_finite, bits, jnp.minimum(doubled, infinity))
@@ -153,78 +153,78 @@ def _shifted(
     return jnp.where(exponent > 0, doubled, jnp.where(exponent < 0, halved, bits))
 
 
-def _normalized(form: Format, bits: Array) -> tuple[Array, Array]:
+def _normalized(layout: WordLayout, bits: Array) -> tuple[Array, Array]:
     """Return the mantissa with its highest bit set, and the exponent field, <= 0 for a subnormal."""
-    field = (bits >> (form.precision - 1)).astype(np.int32)
+    field = (bits >> (layout.precision - 1)).astype(np.int32)
     is_subnormal = field == 0
-    fraction = bits & form.word(form.smallest_normal - 1)
-    normal = fraction | form.word(form.smallest_normal)
-    zeros = jnp.minimum(lax.clz(fraction), form.top_place)
-    lead = zeros.astype(np.int32) - form.limb
-    subnormal = fraction << jnp.maximum(lead, 0).astype(form.word)
+    fraction = bits & layout.word(layout.smallest_normal - 1)
+    normal = fraction | layout.word(layout.smallest_normal)
+    zeros = jnp.minimum(lax.clz(fraction), layout.top_place)
+    lead = zeros.astype(np.int32) - layout.limb
+    subnormal = fraction << jnp.maximum(lead, 0).astype(layout.word)
     mantissa = jnp.where(is_subnormal, subnormal, normal)
     return mantissa, jnp.where(is_subnormal, 1 - lead, field)
 
 
 def _multiply(
-    form: Format, n: Array, limbs: Array | npt.NDArray[np.unsignedinteger]
+    layout: WordLayout, n: Array, limbs: Array | npt.NDArray[np.unsignedinteger]
 ) -> tuple[Array, Array, Array]:
     """Return the highest word of the product n * K, the 3 limbs below it, and whether any bit below
     those is set.
     """
     count = limbs.shape[0]
-    low_bits = form.word((1 << form.limb) - 1)
+    low_bits = layout.word((1 << layout.limb) - 1)
     carry = jnp.zeros_like(n)
     lows = []
     for i in range(count):
         word = n * limbs[i] + carry
-        carry = word >> form.limb
+        carry = word >> layout.limb
         lows.append(word & low_bits)
     *rest, c, b, a, _ = lows
-    below = (a << form.limb) | b
-    below = (below << form.limb) | c
-    below = below << (form.width - 3 * form.limb)
+    below = (a << layout.limb) | b
+    below = (below << layout.limb) | c
+    below = below << (layout.width - 3 * layout.limb)
     # The low limbs of a product with a rounded reciprocal, at least 53 + p bits, are not exact.
-    ignored = IGNORED if count == form.divisor_limbs else 0
+    ignored = IGNORED if count == layout.divisor_limbs else 0
     inexact = functools.reduce(jnp.bitwise_or, rest[ignored:]) != 0
     return word, below, inexact
 
 
 def _round(
-    form: Format, word: Array, below: Array, inexact: Array, exponent: Array
+    layout: WordLayout, word: Array, below: Array, inexact: Array, exponent: Array
 ) -> Array:
     """Return the bits of the float nearest to (word + below 2^-W + inexact) * 2^exponent, ties to
     even.
     """
-    one = form.word(1)
+    one = layout.word(1)
     # A subnormal result keeps fewer bits: p - (1 - exponent) of them.
-    drop = form.limb + jnp.clip(1 - exponent, 0, form.precision + 1)
-    vanishes = drop > form.width
-    drop = jnp.minimum(drop, form.width).astype(form.word)
+    drop = layout.limb + jnp.clip(1 - exponent, 0, layout.precision + 1)
+    vanishes = drop > layout.width
+    drop = jnp.minimum(drop, layout.width).astype(layout.word)
     drop_but_one = drop - one
     kept = (word >> drop_but_one) >> 1
     tail = word - ((kept << drop_but_one) << 1)
     half = one << drop_but_one
-    near = form.word(form.near_tie)
+    near = layout.word(layout.near_tie)
     # The true product is a tie, or so near to one that double would have rounded it to one.
     is_near_above = (below < near) | ((below == near) & ~inexact)
     is_near_below = below > ~near
     tie_above = (tail == half) & is_near_above
     tie_below = (tail == half - one) & is_near_below
     up = jnp.where(tie_above | tie_below, (kept & one) == one, tail >= half)
-    highest = form.infinity >> (form.precision - 1)
-    field = (jnp.clip(exponent, 1, highest) - 1).astype(form.word)
-    bits = (field << (form.precision - 1)) + kept
-    bits = jnp.minimum(bits + up.astype(form.word), form.word(form.infinity))
-    return jnp.where(vanishes, form.word(0), bits)
+    highest = layout.infinity >> (layout.precision - 1)
+    field = (jnp.clip(exponent, 1, highest) - 1).astype(layout.word)
+    bits = (field << (layout.precision - 1)) + kept
+    bits = jnp.minimum(bits + up.astype(layout.word), layout.word(layout.infinity))
+    return jnp.where(vanishes, layout.word(0), bits)
 
 
 def product_of_either(
-    form: Format, bits: Array, which: Array, a: Factor, b: Factor
+    layout: WordLayout, bits: Array, which: Array, a: Factor, b: Factor
 ) -> Array:
     """Return the product with `a` where `which`, else with `b`."""
     if a.limbs.shape[0] == 0:
-        return jnp.where(which, product(form, bits, a), product(form, bits, b))
+        return jnp.where(which, product(layout, bits, a), product(layout, bits, b))
     limbs = jnp.where(which, a.limbs, b.limbs)
     exponent = jnp.where(which, a.exponent, b.exponent)
-    return product(form, bits, Factor(limbs, exponent))
+    return product(layout, bits, Factor(limbs, exponent))

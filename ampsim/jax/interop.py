@@ -36,8 +36,8 @@ FIELDS = {
 
 def _require_same(rule: Rule, theirs: Rule, framework: str, *free: str) -> None:
     """Raise unless both rules give the same scales, up to the constants in `free`."""
-    ours = machine.constants(rule, divisor=True)
-    other = machine.constants(theirs, divisor=True)
+    ours = machine.constants(rule, limbs="division")
+    other = machine.constants(theirs, limbs="division")
     differing = ["delay"] if rule.delay != theirs.delay else []
     for name, field in FIELDS.items():
         if name in free:

@@ -27,7 +27,7 @@ from jax.typing import ArrayLike
 from ampsim.core.machine import Rule, State, init
 from ampsim.jax import exact_product, machine, trees
 from ampsim.jax.checkpoint import pytree
-from ampsim.jax.exact_product import FORMATS, Format
+from ampsim.jax.exact_product import LAYOUTS, WordLayout
 from ampsim.jax.grad import Result, value_and_grad
 from ampsim.jax.trees import Tree
 
@@ -140,15 +140,15 @@ class LossScale:
         """
         machine.constants(rule)
         _check_state(rule, state)
-        form = FORMATS[rule.arithmetic.dtype]
+        layout = LAYOUTS[rule.arithmetic.dtype]
         padded = (state.scale,) * (rule.delay - len(state.pending)) + state.pending
         has_hysteresis = rule.hysteresis > 1
         has_delay = rule.delay > 0
         return cls(
-            loss_scale=jnp.array(np.array(state.scale, form.dtype)),
+            loss_scale=jnp.array(np.array(state.scale, layout.dtype)),
             growth_tracker=_int32(state.growth_tracker),
             overflow_tracker=_int32(state.overflow_tracker) if has_hysteresis else None,
-            pending=jnp.array(np.array(padded, form.dtype)) if has_delay else None,
+            pending=jnp.array(np.array(padded, layout.dtype)) if has_delay else None,
             waiting=_int32(len(state.pending)) if has_delay else None,
             rule=rule,
         )
@@ -226,18 +226,18 @@ class LossScale:
             ValueError: If `found_inf` has another shape.
         """
         _require_scalar("found_inf", found_inf, "jnp.any(found_inf)")
-        form = FORMATS[self.rule.arithmetic.dtype]
+        layout = LAYOUTS[self.rule.arithmetic.dtype]
         queue, (growth, overflow) = machine.step(
-            form,
+            layout,
             machine.constants(self.rule),
-            self._queue(form),
+            self._queue(layout),
             (self.growth_tracker, _or_zero(self.overflow_tracker)),
             jnp.asarray(found_inf, bool),
             at_once=synchronous,
         )
         overflow_tracker = None if self.overflow_tracker is None else overflow
         return self._after(
-            form, queue, growth_tracker=growth, overflow_tracker=overflow_tracker
+            layout, queue, growth_tracker=growth, overflow_tracker=overflow_tracker
         )
 
     def override(self, new_scale: ArrayLike, *, synchronous: bool = False) -> Self:
@@ -257,7 +257,7 @@ class LossScale:
             ValueError: If `new_scale` is not one number, or is negative (detected outside ``jit``).
         """
         _require_scalar("new_scale", new_scale, "one number")
-        form = FORMATS[self.rule.arithmetic.dtype]
+        layout = LAYOUTS[self.rule.arithmetic.dtype]
         scale: Any = new_scale
         if not isinstance(scale, jax.core.Tracer):
             scale = self.rule.arithmetic.round(float(scale))
@@ -265,26 +265,28 @@ class LossScale:
                 raise ValueError(
                     f"new_scale={scale!r}: expected at least 0; pass a power of two"
                 )
-        bits = exact_product.to_bits(form, jnp.asarray(scale, form.dtype))
+        bits = exact_product.to_bits(layout, jnp.asarray(scale, layout.dtype))
         return self._after(
-            form, machine.publish(self._queue(form), bits, at_once=synchronous)
+            layout, machine.publish(self._queue(layout), bits, at_once=synchronous)
         )
 
-    def _after(self, form: Format, queue: machine.Queue, **counts: Any) -> Self:
+    def _after(self, layout: WordLayout, queue: machine.Queue, **counts: Any) -> Self:
         has_delay = self.pending is not None
         return replace(
             self,
-            loss_scale=exact_product.from_bits(form, queue.scale),
-            pending=exact_product.from_bits(form, queue.pending) if has_delay else None,
+            loss_scale=exact_product.from_bits(layout, queue.scale),
+            pending=exact_product.from_bits(layout, queue.pending)
+            if has_delay
+            else None,
             waiting=queue.waiting if has_delay else None,
             **counts,
         )
 
-    def _queue(self, form: Format) -> machine.Queue:
-        pending = jnp.zeros(0, form.dtype) if self.pending is None else self.pending
+    def _queue(self, layout: WordLayout) -> machine.Queue:
+        pending = jnp.zeros(0, layout.dtype) if self.pending is None else self.pending
         return machine.Queue(
-            exact_product.to_bits(form, self.loss_scale),
-            exact_product.to_bits(form, pending),
+            exact_product.to_bits(layout, self.loss_scale),
+            exact_product.to_bits(layout, pending),
             _or_zero(self.waiting),
         )
 

@@ -7,7 +7,7 @@ and a batch of rules is a vmap.
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,9 +16,10 @@ from jax import Array
 
 from ampsim.core.machine import Arithmetic, Rule
 from ampsim.jax import exact_product
-from ampsim.jax.exact_product import FORMATS, Factor, Format
+from ampsim.jax.exact_product import LAYOUTS, Factor, WordLayout
 
 LARGEST_COUNT = 2**31 - 1  # trackers are int32
+Limbs = Literal["fewest", "product", "division"]
 
 
 class Constants(NamedTuple):
@@ -69,24 +70,23 @@ def divides(rule: Rule) -> bool:
     return rule.arithmetic.backoff == "divide"
 
 
-def constants(rule: Rule, *, divisor: bool | None = None) -> Constants:
+def constants(rule: Rule, *, limbs: Limbs = "fewest") -> Constants:
     """Return a checked rule as numpy arrays.
 
-    Factors of 1/2, 1, and 2 have no limbs, unless `divisor` says how many: those of a division or
-    of a product, to be stacked with other rules.
+    Args:
+        rule: The rule.
+        limbs: How many limbs its factors have: as many as a "product" or a "division" needs, for
+            rules that are stacked or compared, or the "fewest" for this rule, which are none if
+            its factors are 1/2, 1, or 2.
     """
     check(rule)
-    form = FORMATS[rule.arithmetic.dtype]
-    long = divides(rule) if divisor is None else divisor
-    limbs = form.divisor_limbs if long else form.limbs
-    if divisor is None and _doubles_and_halves(rule):
-        limbs = 0
-    growth, backoff = _factors(rule, form, limbs)
+    layout = LAYOUTS[rule.arithmetic.dtype]
+    growth, backoff = _factors(rule, layout, _limb_count(rule, layout, limbs))
     arrays: dict[str, Any] = {  # numpy's, until they are traced
         "growth": growth,
         "backoff": backoff,
-        "low": _bound(rule, form, rule.min_scale, 0.0),
-        "high": _bound(rule, form, rule.max_scale, math.inf),
+        "low": _bound(rule, layout, rule.min_scale, 0.0),
+        "high": _bound(rule, layout, rule.max_scale, math.inf),
         "growth_interval": np.int32(rule.growth_interval),
         "hysteresis": np.int32(rule.hysteresis),
         "reset_clean": np.bool_("clean" in rule.hysteresis_reset),
@@ -99,6 +99,14 @@ def constants(rule: Rule, *, divisor: bool | None = None) -> Constants:
     return Constants(**arrays)
 
 
+def _limb_count(rule: Rule, layout: WordLayout, limbs: Limbs) -> int:
+    if limbs == "fewest":
+        if _doubles_and_halves(rule):
+            return 0
+        limbs = "division" if divides(rule) else "product"
+    return layout.divisor_limbs if limbs == "division" else layout.limbs
+
+
 def _doubles_and_halves(rule: Rule) -> bool:
     used = {rule.growth_factor}
     if rule.arithmetic.backoff == "multiply":
@@ -106,7 +114,7 @@ def _doubles_and_halves(rule: Rule) -> bool:
     return used <= {0.5, 1.0, 2.0}
 
 
-def _factors(rule: Rule, form: Format, limbs: int) -> tuple[Factor, Factor]:
+def _factors(rule: Rule, layout: WordLayout, limbs: int) -> tuple[Factor, Factor]:
     arithmetic = rule.arithmetic
     hold = arithmetic.round if arithmetic.round_factors else float
     growth = hold(rule.growth_factor)
@@ -119,30 +127,30 @@ def _factors(rule: Rule, form: Format, limbs: int) -> tuple[Factor, Factor]:
                 f"{name}={getattr(rule, name)!r} is {value} in {arithmetic.dtype}: expected a positive finite factor; "
                 "pass a factor within the format"
             )
-    up = exact_product.factor(form, growth, "multiply", limbs)
+    up = exact_product.factor(layout, growth, "multiply", limbs)
     if divides(rule):
-        return up, exact_product.factor(form, growth, "divide", limbs)
-    return up, exact_product.factor(form, backoff, "multiply", limbs)
+        return up, exact_product.factor(layout, growth, "divide", limbs)
+    return up, exact_product.factor(layout, backoff, "multiply", limbs)
 
 
-def _bound(rule: Rule, form: Format, bound: float | None, default: float) -> Any:
+def _bound(rule: Rule, layout: WordLayout, bound: float | None, default: float) -> Any:
     # Without its sign, as -0.0 is a bound of 0.
     held = default if bound is None else abs(rule.arithmetic.round(bound))
-    return np.array(held, form.dtype).view(form.word)[()]
+    return np.array(held, layout.dtype).view(layout.word)[()]
 
 
 def stacked(rules: Sequence[Rule]) -> Constants:
     """Return rules of one dtype as arrays with one more axis, the last: a limb of all rules lies in
     one piece.
     """
-    longest = any(map(divides, rules))
-    parts = [constants(rule, divisor=longest) for rule in rules]
+    limbs: Limbs = "division" if any(map(divides, rules)) else "product"
+    parts = [constants(rule, limbs=limbs) for rule in rules]
     return jax.tree.map(lambda *leaves: np.stack(leaves, axis=-1), *parts)  # type: ignore[no-any-return]
 
 
-@functools.partial(jax.jit, static_argnames="form", inline=True)
+@functools.partial(jax.jit, static_argnames="layout", inline=True)
 def advance(
-    form: Format,
+    layout: WordLayout,
     c: Constants,
     old: Array,
     trackers: tuple[Array, Array],
@@ -160,17 +168,19 @@ def advance(
     )
     grows = ~found_inf & reached
 
-    bits = exact_product.product_of_either(form, old, found_inf, c.backoff, c.growth)
+    bits = exact_product.product_of_either(layout, old, found_inf, c.backoff, c.growth)
     bits = jnp.where(
-        c.flush_subnormals & (bits < form.word(form.smallest_normal)),
-        form.word(0),
+        c.flush_subnormals & (bits < layout.word(layout.smallest_normal)),
+        layout.word(0),
         bits,
     )
     grown = jnp.minimum(bits, c.high)
-    grown = jnp.where(c.keeps_finite & (grown >= form.word(form.infinity)), old, grown)
+    grown = jnp.where(
+        c.keeps_finite & (grown >= layout.word(layout.infinity)), old, grown
+    )
     new = jnp.where(backs_off, jnp.maximum(bits, c.low), jnp.where(grows, grown, old))
     # A NaN that was loaded stays.
-    new = jnp.where(old > form.word(form.infinity), old, new)
+    new = jnp.where(old > layout.word(layout.infinity), old, new)
 
     reset = (
         (~found_inf & c.reset_clean)
@@ -207,9 +217,9 @@ def publish(queue: Queue, computed: Array, *, at_once: bool) -> Queue:
     return Queue(queue.pending[0], pending, jnp.minimum(queue.waiting + 1, delay))
 
 
-@functools.partial(jax.jit, static_argnames=("form", "at_once"), inline=True)
+@functools.partial(jax.jit, static_argnames=("layout", "at_once"), inline=True)
 def step(
-    form: Format,
+    layout: WordLayout,
     c: Constants,
     queue: Queue,
     trackers: tuple[Array, Array],
@@ -219,5 +229,5 @@ def step(
 ) -> tuple[Queue, tuple[Array, Array]]:
     """Do one update with its delay; return (queue, (growth_tracker, overflow_tracker)) after it."""
     newest = queue.pending[-1] if queue.pending.shape[0] else queue.scale
-    computed, trackers = advance(form, c, newest, trackers, found_inf)
+    computed, trackers = advance(layout, c, newest, trackers, found_inf)
     return publish(queue, computed, at_once=at_once), trackers

@@ -15,7 +15,7 @@ from jax import Array, lax
 
 from ampsim.core.machine import Rule, init
 from ampsim.jax import exact_product, machine
-from ampsim.jax.exact_product import FORMATS, Format
+from ampsim.jax.exact_product import LAYOUTS, WordLayout
 
 
 class Summary(NamedTuple):
@@ -58,7 +58,7 @@ def sweep(
     """
     rules = list(rules)
     flags = np.asarray(found_inf)
-    form, delay = _shared_by_rules(rules)
+    layout, delay = _shared_by_rules(rules)
     if flags.dtype.kind in "US":
         raise TypeError(
             "text: expected flags or numbers, one per step; "
@@ -69,15 +69,15 @@ def sweep(
             f"shape {flags.shape}: expected (steps,) or ({len(rules)}, steps); "
             "pass one row per rule"
         )
-    start = np.array([init(rule).scale for rule in rules], form.dtype)
+    start = np.array([init(rule).scale for rule in rules], layout.dtype)
     constants = machine.stacked(rules)
     found = flags.astype(bool)
-    return _run(form, delay, summary, constants, start, found)  # type: ignore[no-any-return]
+    return _run(layout, delay, summary, constants, start, found)  # type: ignore[no-any-return]
 
 
-@functools.partial(jax.jit, static_argnames=("form", "delay", "summary"))
+@functools.partial(jax.jit, static_argnames=("layout", "delay", "summary"))
 def _run(
-    form: Format,
+    layout: WordLayout,
     delay: int,
     summary: bool,
     constants: machine.Constants,
@@ -90,13 +90,13 @@ def _run(
         constants: machine.Constants, start: Array, flags: Array
     ) -> Array | Summary:
         zero = jnp.zeros((), np.int32)
-        bits = exact_product.to_bits(form, start)
+        bits = exact_product.to_bits(layout, start)
         queue = machine.Queue(bits, jnp.full((delay,), bits), zero)
 
         def body(carry: Any, found: Array) -> tuple[Any, Array | None]:
             queue, trackers, skipped = carry
-            queue, trackers = machine.step(form, constants, queue, trackers, found)
-            scale = None if summary else exact_product.from_bits(form, queue.scale)
+            queue, trackers = machine.step(layout, constants, queue, trackers, found)
+            scale = None if summary else exact_product.from_bits(layout, queue.scale)
             return (queue, trackers, skipped + found), scale
 
         (queue, trackers, skipped), scales = lax.scan(
@@ -104,13 +104,13 @@ def _run(
         )
         if scales is not None:
             return scales
-        return Summary(exact_product.from_bits(form, queue.scale), *trackers, skipped)
+        return Summary(exact_product.from_bits(layout, queue.scale), *trackers, skipped)
 
     axis = 0 if flags.ndim == 2 else None
     return jax.vmap(one, in_axes=(-1, 0, axis))(constants, start, flags)
 
 
-def _shared_by_rules(rules: Sequence[Rule]) -> tuple[Format, int]:
+def _shared_by_rules(rules: Sequence[Rule]) -> tuple[WordLayout, int]:
     for rule in rules:
         machine.check(rule)
     shapes = {(rule.arithmetic.dtype, rule.delay) for rule in rules}
@@ -120,4 +120,4 @@ def _shared_by_rules(rules: Sequence[Rule]) -> tuple[Format, int]:
             "call sweep for each group"
         )
     dtype, delay = shapes.pop()
-    return FORMATS[dtype], delay
+    return LAYOUTS[dtype], delay

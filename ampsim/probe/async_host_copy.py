@@ -5,7 +5,11 @@ from torch import Tensor
 
 
 class Fetched:
-    """A copy of a tensor to the host: asynchronous from CUDA, none from the CPU."""
+    """A copy of a tensor to the host: asynchronous from CUDA, none from the CPU.
+
+    It uses `torch.cuda` and not `torch.Event`, because only there was it tested. On another device
+    the tensor stays, and who reads it waits.
+    """
 
     def __init__(self, tensor: Tensor) -> None:
         self._tensor = tensor
@@ -20,7 +24,7 @@ class Fetched:
         return self._copied is None or self._copied.query()  # type: ignore[no-untyped-call]
 
     def wait(self) -> Tensor:
-        """Wait for the copy, and return the tensor on the host."""
+        """Wait for the copy, and return it."""
         if self._copied is not None:
             self._copied.synchronize()
             self._copied = None

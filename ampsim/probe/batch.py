@@ -41,23 +41,24 @@ class Batch:
     def __init__(self, source: float | HasScale) -> None:
         self._source = source
         self._scale: float | None = None
-        self._left: dict[Key, Tensor] = {}  # parameters
+        self._waiting: dict[Key, Tensor] = {}  # parameters to count later
         self._graph_task = -1  # the backward pass with a registered callback
-        self._single: dict[torch.device, list[tuple[Key, Tensor]]] = {}  # counts
-        self._done: list[Counts] = []
+        # Counts of single gradients, not yet on their way to the host.
+        self._counted: dict[torch.device, list[tuple[Key, Tensor]]] = {}
+        self._sent: list[Counts] = []
 
-    def leave(self, key: Key, param: Tensor) -> None:
+    def count_later(self, key: Key, param: Tensor) -> None:
         """Count the gradient of a parameter when the backward pass in progress is over."""
-        self._left[key] = param
+        self._waiting[key] = param
         task = torch._C._current_graph_task_id()  # noqa: SLF001
         # Another id is another pass: the previous one may have raised, or this one is nested in it.
         if task != self._graph_task:
             self._graph_task = task
             # After the callbacks of DistributedDataParallel, which are registered by the end of the
             # backward pass.
-            _call_back(lambda: _call_back(self._count_left))
+            _call_back(lambda: _call_back(self._count_waiting))
 
-    def add(self, key: Key, grad: Tensor) -> None:
+    def count_now(self, key: Key, grad: Tensor) -> None:
         """Count a gradient at once."""
         scale = self.scale
         values = grad.detach()
@@ -65,20 +66,20 @@ class Batch:
             values = values.coalesce().values()
         if _must_be_divided(scale):
             values = values.float() / scale
-        self._single.setdefault(values.device, []).append(
+        self._counted.setdefault(values.device, []).append(
             (key, exponent_counts(values))
         )
 
     def finish(self) -> list[Counts]:
         """Return the counts of the finished step without waiting."""
-        self._count_left()
-        for pairs in self._single.values():
+        self._count_waiting()
+        for pairs in self._counted.values():
             self._send(pairs, torch.stack)
-        done = self._done
-        self._done = []
-        self._single = {}
+        sent = self._sent
+        self._sent = []
+        self._counted = {}
         self._scale = None
-        return done
+        return sent
 
     @property
     def scale(self) -> float:
@@ -90,18 +91,18 @@ class Batch:
             )
         return self._scale
 
-    def _count_left(self) -> None:
-        left = self._left
-        self._left = {}
-        singly = bool(left) and _must_be_divided(self.scale)
+    def _count_waiting(self) -> None:
+        waiting = self._waiting
+        self._waiting = {}
+        singly = bool(waiting) and _must_be_divided(self.scale)
         together: dict[torch.device, list[tuple[Key, Tensor]]] = {}
-        for key, param in left.items():
+        for key, param in waiting.items():
             grad = param.grad
             if grad is None:
                 # An optimizer stepped within the backward pass and cleared it.
                 continue
             if singly or grad.is_sparse:
-                self.add(key, grad)
+                self.count_now(key, grad)
             else:
                 together.setdefault(grad.device, []).append((key, grad))
         for pairs in together.values():
@@ -112,7 +113,7 @@ class Batch:
     ) -> None:
         """Count, and start the copy to the host."""
         counts = count([tensor for _, tensor in pairs])
-        self._done.append(
+        self._sent.append(
             Counts(self.scale, [key for key, _ in pairs], Fetched(counts))
         )
 

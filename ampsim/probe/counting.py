@@ -126,6 +126,12 @@ def _of_few(flat: list[Tensor]) -> Ints:
     """Return the counts of at most `_ROWS` flat tensors that are not empty, of `_TOGETHER` elements
     in all.
     """
+    # An element's index is, in 16 bits, its tensor's row times 256 plus its exponent field:
+    #
+    #     bit   15   14 ... 8   7 ... 0
+    #           0      row      exponent
+    #
+    # So one bincount counts the 256 exponents of all `_ROWS` tensors.
     sizes = [tensor.numel() for tensor in flat]
     *starts, size = itertools.accumulate(sizes, initial=0)
     bits = torch.cat(flat, out=_scratch.values[:size]).view(torch.int32).numpy()

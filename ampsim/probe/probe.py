@@ -181,7 +181,7 @@ class Probe:
 
     def _on_parameter(self, key: Key, param: Tensor) -> None:
         if self.sampling:
-            self._batch.leave(key, param)
+            self._batch.count_later(key, param)
 
     def _on_forward(
         self, name: str, _module: nn.Module, _inputs: object, outputs: Any
@@ -201,7 +201,7 @@ class Probe:
 
     def _on_activation(self, key: Key, grad: Tensor) -> None:
         if self.sampling and grad.dtype in DTYPES:
-            self._batch.add(key, grad)
+            self._batch.count_now(key, grad)
 
 
 def overflow_thresholds(
