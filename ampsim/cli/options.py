@@ -98,20 +98,9 @@ def declared_traits(
     traits: Sequence[str], unsupported: Sequence[str]
 ) -> dict[str, Any]:
     """Return what `--trait` and `--unsupported` declare, as arguments of `Traits`."""
-    from ampsim.testing.scaler_checks.traits import CLAIMED, NO_OPTION, Traits
+    from ampsim.testing.scaler_checks.traits import NO_OPTION, WORDS, Traits
 
-    given = settings(
-        "--trait",
-        traits,
-        "each",
-        "all",
-        "float32",
-        "float64",
-        "clean",
-        "growth",
-        "backoff",
-        *CLAIMED,
-    )
+    given = settings("--trait", traits, *WORDS)
     if "supported" in given:
         given["supported"] = frozenset(str(given["supported"]).split(","))
     known = {field.name for field in fields(Traits)} - {*NO_OPTION}

@@ -33,6 +33,11 @@ FEATURES = {
 }
 # Checked of subclasses of torch's scaler, and of scalers that claim them.
 CLAIMED = frozenset({"float16", "misuse_errors", "threads"})
+SKIPS = ("each", "all")
+DTYPES = ("float32", "float64")
+EVENTS = ("clean", "growth", "backoff")
+WORDS = (*SKIPS, *DTYPES, *EVENTS, *sorted(CLAIMED))
+"""Values of traits that are words."""
 NO_OPTION = ("gives_up", "unsupported")  # traits without ``--trait NAME=VALUE``
 
 
@@ -86,12 +91,12 @@ class Traits:
     unsupported: frozenset[str] = field(default_factory=frozenset)
 
     def __post_init__(self) -> None:
-        check_choice("skips", self.skips, ("each", "all"))
-        check_choice("scale_dtype", self.scale_dtype, ("float32", "float64"))
+        check_choice("skips", self.skips, SKIPS)
+        check_choice("scale_dtype", self.scale_dtype, DTYPES)
         reset = self.hysteresis_reset
         reset = frozenset(reset.split(",") if isinstance(reset, str) else reset or ())
         for event in reset:
-            check_choice("hysteresis_reset", event, ("clean", "growth", "backoff"))
+            check_choice("hysteresis_reset", event, EVENTS)
         object.__setattr__(self, "hysteresis_reset", reset)
         for each, known in (("unsupported", FEATURES), ("supported", sorted(CLAIMED))):
             features = frozenset(getattr(self, each))
