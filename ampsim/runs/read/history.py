@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ampsim.core.formats import FP16
+from ampsim.runs.record.run_file import LOWEST
 
 WIDTH = 4
 """Columns of a series: line, step, value, and epoch."""
@@ -23,8 +24,6 @@ MOST_EVENTS = 1 << 16
 MOST_SAMPLES = 512
 """Samples of exponents that a history keeps."""
 
-LOWEST = -149
-"""Binade of the second bin of a histogram."""
 _FLUSHED = math.log2(FP16.smallest_subnormal) - 1
 
 NAMELESS = "value"
@@ -223,12 +222,14 @@ def flushed(
     """Return how many nonzero elements float16 makes zero at a scale, by histogram.
 
     Args:
-        counts: Histograms, shape (..., 280).
+        counts: Histograms, shape (..., BINS).
         scale: Scale of each histogram, a number or shape (...).
     """
+    inner = counts[..., 1:-2]
+    unscaled = np.arange(LOWEST, LOWEST + inner.shape[-1])
     with np.errstate(divide="ignore", invalid="ignore"):
-        binades = np.arange(LOWEST, LOWEST + 277) + np.log2(scale)[..., None]
-    return np.asarray((counts[..., 1:-2] * (binades < _FLUSHED)).sum(-1))
+        binades = unscaled + np.log2(scale)[..., None]
+    return np.asarray((inner * (binades < _FLUSHED)).sum(-1))
 
 
 @dataclass(eq=False)

@@ -7,7 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ampsim.core.formats import FP16
-from ampsim.runs.read.history import LOWEST, History, Series, flushed
+from ampsim.runs.read.history import History, Series, flushed
+from ampsim.runs.record.run_file import BINS, LOWEST
 
 CELLS = 1 << 22
 """Layers times samples times binades that a page holds; of more, some samples are left out."""
@@ -46,8 +47,8 @@ def exponent_heatmap(
     layers = {
         name: row for row, name in enumerate(dict.fromkeys([ALL, *map(_layer, names)]))
     }
-    samples = samples[:: -(-len(layers) * len(samples) * 280 // CELLS)]
-    counts = np.zeros((len(layers), len(samples), 280), np.int64)
+    samples = samples[:: -(-len(layers) * len(samples) * BINS // CELLS)]
+    counts = np.zeros((len(layers), len(samples), BINS), np.int64)
     for column, sample in enumerate(samples):
         for name, histogram in sample.counts.items():
             counts[[0, layers[_layer(name)]], column] += histogram
