@@ -163,6 +163,12 @@ def explain(source: str | PathLike[str] | Iterable[str] | History) -> Explanatio
     if at < len(runs) - 1:
         headline = f"{_of_run(at, runs)}{headline}"
     run = runs[at]
+    if history.recorded and len(runs) > 1:
+        note = (
+            f"{len(runs)} runs in this file; the numbers are those of run {at + 1}. To record a new run, "
+            "pass a new path."
+        )
+        history = dataclasses.replace(history, notes=[*history.notes, note])
     return Explanation(
         verdict,
         headline,

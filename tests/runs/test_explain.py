@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from ampsim.cli import app
 from ampsim.runs import explain
+from ampsim.runs.record.run_file import RunFile
 
 LOG = "".join(
     f"step: {10 * i}, loss_scale: {2.0 ** (4 - i)}, loss: nan\n" for i in range(20)
@@ -244,3 +245,35 @@ def test_first_line_says_what_came_first() -> None:
     late = explain(lines_of([2.5] * 20 + [math.nan] * 20, scales)).headline
     assert "had fallen to 128 before that" in early
     assert "fell from 65536 to 0.125 after that" in late
+
+
+def record(path: Path, first: int, losses: list[float]) -> None:
+    with RunFile(path, {"started": first}) as file:
+        for step, loss in enumerate(losses, first):
+            file.append(
+                {"step": step, "loss_scale": 1024.0, "skipped": False, "loss": loss}
+            )
+
+
+@pytest.mark.parametrize("end", [0.0, math.nan])
+def test_recorded_runs_are_told_apart(end: float, tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    record(path, 0, [4 - k / 10 + (end if k > 20 else 0) for k in range(30)])
+    record(path, 30, [4 - k / 10 for k in range(30)])
+    explanation = explain(path)
+    assert "2 runs in this file" in explanation.text()
+    assert "loss (records: 30): first 4, last 1.1" in explanation.text()
+    assert explanation.history.settings == {"started": 30}
+    if math.isnan(end):
+        assert explanation.headline.startswith("In run 1 of 2 in this log (lines 2 to")
+    else:
+        assert explanation.verdict == "no problem found"
+
+
+def test_resumed_run_is_one_run(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    record(path, 0, [4 - k / 10 for k in range(30)])
+    record(path, 30, [1 - k / 100 for k in range(30)])
+    explanation = explain(path)
+    assert "runs in this file" not in explanation.text()
+    assert "loss (records: 60): first 4" in explanation.text()

@@ -15,12 +15,15 @@ _NEAR = 5  # numbers of which a level is the median
 def split_runs(history: History) -> list[History]:
     """Return the runs in a log, in order; the log itself if it has one run.
 
-    A run begins where the steps go back to half or less, or where the epochs or the first line of
-    the log come again, unless the loss goes on from its level.
+    A run begins where the steps go back to half or less, or where the epochs, the first line of the
+    log, or the header of a recorded run come again, unless the loss goes on from its level.
     """
     candidates = [*history.role("loss"), *history.role("scale"), *history.role("skips")]
     main = max(candidates, key=len, default=None)
-    if main is None or history.recorded:
+    if main is None:
+        return [history]
+    # A recorded run that was resumed has headers, too; only its loss tells it from a new run.
+    if history.recorded and not (history.starts and main.role == "loss"):
         return [history]
     starts = [0, *_starts(main, history.starts)]
     if len(starts) > MOST_STARTS:

@@ -273,10 +273,14 @@ class History:
     def between(self, first: int, last: int) -> "History":
         """Return what was read from line `first` up to, and without, line `last`."""
         parts = [series.between(first, last) for series in self.series]
+        parts = [part for part in parts if len(part)]
+        begin = min((part.steps[0] for part in parts), default=0)
+        end = max((part.steps[-1] for part in parts), default=0)
         return replace(
             self,
             line_count=last - 1,
-            series=[part for part in parts if len(part)],
+            series=parts,
+            warnings=[each for each in self.warnings if begin <= each[0] <= end],
             events=[event for event in self.events if first <= event.line < last],
             errors=[error for error in self.errors if first <= error[0] < last],
         )

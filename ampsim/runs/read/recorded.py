@@ -8,7 +8,12 @@ from ampsim.core.files import DamagedFileError
 from ampsim.core.json_lines import Record
 from ampsim.runs.read.history import MOST_EVENTS, MOST_SAMPLES, History, Sample
 from ampsim.runs.read.rows import RowReader
-from ampsim.runs.record.run_file import numbered, read_run, unpack_counts
+from ampsim.runs.record.run_file import (
+    is_header,
+    numbered,
+    read_run,
+    unpack_counts,
+)
 
 COLUMNS = ("loss_scale", "skipped", "grad_norm", "loss")
 
@@ -32,7 +37,13 @@ def read_recorded(path: Path) -> History:
         history.notes.append(
             "watch() received no scaler. If the run has one, the skipped steps are unknown."
         )
-    for number, (line, record) in enumerate(numbered(path)):
+    number = 0
+    for line, record in numbered(path):
+        if is_header(record):
+            history.starts.append(line)
+            if isinstance(record["run"], dict):
+                history.settings |= record["run"]
+            continue
         try:
             _add(history, record, with_sample=number % every == 0)
         except (AttributeError, TypeError, ValueError) as error:
@@ -40,6 +51,7 @@ def read_recorded(path: Path) -> History:
             raise DamagedFileError(path, line, f"{error}"[:200], expected) from error
         given = {name: record[name] for name in COLUMNS if record.get(name) is not None}
         reader.add(line, given, float(record["step"]))
+        number += 1
         if len(history.samples) == MOST_SAMPLES:
             history.samples[:] = history.samples[::2]
             every *= 2

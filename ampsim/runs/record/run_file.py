@@ -185,23 +185,27 @@ def records(path: AnyPath) -> Iterator[Record]:
         DamagedFileError: If the file is not the file of a run, or a line before the last is not a
             record.
     """
-    yield from (record for _, record in numbered(path))
+    yield from (record for _, record in numbered(path) if not is_header(record))
+
+
+def is_header(record: Record) -> bool:
+    """Return whether a line of the file of a run is the header of a start."""
+    return "run" in record and "step" not in record
 
 
 def numbered(path: AnyPath) -> Iterator[tuple[int, Record]]:
-    """Yield each record with its line number; restarts add header lines. See `records`."""
+    """Yield each record, and the header of each later start, with its line number. See `records`."""
     lines = Lines(path, longest=LONGEST, strict=True)
     for line in lines:
         if lines.number == 1:
             _header(lines.path, line)
         elif line.endswith("\n"):
             record = decode_object(lines.path, lines.number, line)
-            if "run" not in record or "step" in record:
-                if not _is_step(record.get("step")):
-                    step = f"step={record.get('step')!r:.60}"
-                    expected = "a whole number of at least 0"
-                    raise DamagedFileError(lines.path, lines.number, step, expected)
-                yield lines.number, record
+            if not is_header(record) and not _is_step(record.get("step")):
+                step = f"step={record.get('step')!r:.60}"
+                expected = "a whole number of at least 0"
+                raise DamagedFileError(lines.path, lines.number, step, expected)
+            yield lines.number, record
     if not lines.number:
         _header(lines.path, "")
 

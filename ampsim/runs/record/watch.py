@@ -89,8 +89,8 @@ def watch(
             the step's `update` on the CPU, some steps later on CUDA. Its exceptions are raised
             there. Code that must not run after a skip, such as a scheduler step, reads
             `Run.skipped` instead.
-        first_step: Number of the next step, at least 0. None continues after the last step in the
-            file, or starts at 0. To resume from a checkpoint, pass its step: later records in the
+        first_step: Number of the next step, at least 0. None starts at 0, or warns and continues
+            after the last step in the file. To resume from a checkpoint, pass its step: later records in the
             file are then ignored.
 
     Returns:

@@ -13,6 +13,7 @@ from torch import Tensor
 from ampsim.core.json_lines import Record
 from ampsim.core.validation import as_int
 from ampsim.runs.record.measure import on_host
+from ampsim.runs.record.run_file import RunFile
 from ampsim.runs.record.sinks import Sink, sink
 from ampsim.runs.record.stalled_parameters import StalledParameters
 from ampsim.runs.record.step import Step
@@ -63,11 +64,23 @@ class Writer:
             for destination in to if isinstance(to, list | tuple) else [to]:
                 self._sinks.append(sink(destination, header))
             if first_step is None:
-                first_step = max(
-                    (getattr(each, "next_step", 0) for each in self._sinks), default=0
-                )
+                first_step = self._step_after_earlier_run()
             self._next = as_int("first_step", first_step, 0, "steps are counted from 0")
             opened.pop_all()
+
+    def _step_after_earlier_run(self) -> int:
+        """Return the step after the last one of the files; warn of a file that has a run."""
+        first_step = 0
+        for file in self._sinks:
+            if isinstance(file, RunFile) and file.next_step:
+                text = (
+                    f"{file.path} already has a run with {file.next_step:,} steps; this run is appended "
+                    "to it. For a new run, pass another path or delete the file; to resume the run, "
+                    f"pass first_step={file.next_step}"
+                )
+                warnings.warn(text, RuntimeWarning, stacklevel=4)
+                first_step = max(first_step, file.next_step)
+        return first_step
 
     def add(self, step: Step) -> None:
         """Add a finished step."""

@@ -375,7 +375,10 @@ def test_killed_run_loses_few_steps(path):
     assert forked(child) == -signal.SIGKILL
     kept = len(list(records(path)))
     assert 70 - 32 < kept <= 70
-    with watch({"w": param}, optimizer, scaler, to=path):
+    with (
+        pytest.warns(RuntimeWarning, match=f"already has a run with {kept} steps"),
+        watch({"w": param}, optimizer, scaler, to=path),
+    ):
         iterate(scaler, optimizer, param)
     assert [record["step"] for record in records(path)] == list(range(kept + 1))
 

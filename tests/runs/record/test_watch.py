@@ -369,8 +369,11 @@ def start(path, grads, **options):
 def test_restart_continues_step_numbers(tmp_path):
     path, new = tmp_path / "run.jsonl", tmp_path / "new.jsonl"
     start(path, [1.0, 2.0])
-    start(path, [])
-    with pytest.warns(RuntimeWarning, match="step 3: no parameter changed in 2 steps"):
+    start(path, [], first_step=2)
+    with (
+        pytest.warns(RuntimeWarning, match="run.jsonl already has a run with 2 steps"),
+        pytest.warns(RuntimeWarning, match="step 3: no parameter changed in 2 steps"),
+    ):
         start([new, path], [0.0, 0.0], stall_steps=2)
     assert [(record["step"], record["grad_norm"]) for record in records(path)] == [
         (0, 1),
@@ -385,7 +388,8 @@ def test_first_step_restarts_at_checkpoint(tmp_path):
     path = tmp_path / "run.jsonl"
     start(path, [1.0, 2.0, 3.0, 4.0])
     start(path, [5.0], first_step=1)
-    start(path, [6.0])
+    with pytest.warns(RuntimeWarning, match="pass first_step=2"):
+        start(path, [6.0])
     assert [record["step"] for record in records(path)] == [0, 1, 2, 3, 1, 2]
 
 
