@@ -51,7 +51,8 @@ from ampsim.core.validation import (
     check_arithmetic,
     check_choice,
     check_factors,
-    check_pieces,
+    check_hysteresis_reset,
+    check_quirks,
     check_scales,
 )
 
@@ -250,7 +251,8 @@ class Rule:
         )
         as_int("delay", self.delay, 0, "to use each scale at once pass delay=0")
         check_choice("growth_test", self.growth_test, ("==", ">="))
-        check_pieces(self.quirks, self.hysteresis_reset)
+        check_quirks(self.quirks)
+        check_hysteresis_reset(self.hysteresis_reset)
 
     def replace(self, **changes: object) -> Self:
         """Return a copy with some fields changed; the copy is checked.

@@ -263,9 +263,8 @@ class Growing(Policy):
 class DeduplicatedState(NamedTuple):
     """The memory of `Deduplicated`."""
 
-    growth_tracker: (
-        int  # finite steps at the newest scale since the last growth or overflow
-    )
+    # Finite steps at the newest scale since the last growth or overflow.
+    growth_tracker: int
 
 
 @dataclass(frozen=True, kw_only=True)

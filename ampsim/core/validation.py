@@ -125,14 +125,18 @@ def check_factors(growth: float, backoff: float, *, divides: bool = False) -> No
         )
 
 
-def check_pieces(quirks: object, reset: object) -> None:
-    """Raise TypeError or ValueError for invalid quirks or reset events."""
+def check_quirks(quirks: object) -> None:
+    """Raise TypeError unless `quirks` is a tuple or list of objects with `update`."""
     if not isinstance(quirks, (tuple, list)) or not all(
         callable(getattr(quirk, "update", None)) for quirk in quirks
     ):
         raise TypeError(
             f"quirks={quirks!r}: expected a tuple of ampsim.core.quirks; for none pass ()"
         )
+
+
+def check_hysteresis_reset(reset: object) -> None:
+    """Raise ValueError unless `reset` is a collection of the three events' names."""
     known = {"clean", "growth", "backoff"}
     if not isinstance(reset, (set, frozenset, list, tuple)) or not all(
         item in known for item in map(str, reset)
