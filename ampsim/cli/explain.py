@@ -44,7 +44,8 @@ def explain_log(log: Log = None, as_json: AsJson = False, why: Why = False) -> N
 
     Prints what is wrong, the likely cause, and fixes. For a page with charts, use `ampsim report`.
 
-    Example: ampsim explain train.log
+    Example: ampsim explain train.log; quote the text of an error: ampsim explain "No inf checks were
+    recorded"
     """
     if log is None:
         if sys.stdin.isatty():

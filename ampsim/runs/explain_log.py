@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -163,21 +164,31 @@ def explain(source: str | PathLike[str] | Iterable[str] | History) -> Explanatio
     if at < len(runs) - 1:
         headline = f"{_of_run(at, runs)}{headline}"
     run = runs[at]
-    if history.recorded and len(runs) > 1:
-        note = (
-            f"{len(runs)} runs in this file; the numbers are those of run {at + 1}. To record a new run, "
-            "pass a new path."
-        )
-        history = dataclasses.replace(history, notes=[*history.notes, note])
+    notes = [*history.notes, *_notes(at, runs)]
     return Explanation(
         verdict,
         headline,
         findings,
         looked_at=looked_at(run),
         missing=missing(run),
-        history=history,
+        history=dataclasses.replace(history, notes=notes),
         skips=run.skips,
     )
+
+
+def _notes(at: int, runs: list[Evidence]) -> Iterator[str]:
+    """Yield what a reader of the numbers of a run has to know."""
+    run = runs[at]
+    if run.history.recorded and len(runs) > 1:
+        yield (
+            f"{len(runs)} runs in this file; the numbers are those of run {at + 1}. To record a new run, "
+            "pass a new path."
+        )
+    steps = max([*run.losses, *run.scales, run.norm], key=len).known_steps
+    # A program that prints each hundredth step may begin with step 100.
+    usual = max(1.0, float(np.median(np.diff(steps)))) if len(steps) > 1 else math.inf
+    if at == 0 and len(steps) and steps[0] > usual:
+        yield f"The log starts at step {steps[0]:.0f}; it does not show what came before."
 
 
 def _shown(runs: list[Evidence], found: list[list[Finding]]) -> int:

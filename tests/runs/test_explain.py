@@ -270,6 +270,26 @@ def test_recorded_runs_are_told_apart(end: float, tmp_path: Path) -> None:
         assert explanation.verdict == "no problem found"
 
 
+@pytest.mark.parametrize(
+    ("first", "stride", "is_late"),
+    [(375, 1, True), (1, 1, False), (0, 5, False), (100, 100, False), (300, 100, True)],
+)
+def test_late_start_is_noted(first: int, stride: int, is_late: bool) -> None:
+    losses = [(first + k * stride, 4 - k / 10) for k in range(20)]
+    text = explain([f"step {step}: loss {loss}" for step, loss in losses]).text()
+    assert (f"The log starts at step {first};" in text) == is_late
+
+
+def test_error_may_lack_its_end() -> None:
+    for text in (
+        "step() has already been called",
+        "unscale_() has already been called",
+    ):
+        assert explain([f"RuntimeError: {text}"]).verdict == "problem"
+    with pytest.raises(ValueError, match="no loss"):
+        explain(["scheduler.step() has already been called"])
+
+
 def test_resumed_run_is_one_run(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     record(path, 0, [4 - k / 10 for k in range(30)])
