@@ -3,10 +3,10 @@
 It follows a log that shows its steps and names a scaler with a preset. The log is reproduced if the
 state machine can reach every scale that it prints; the data sheet `experiments/inputs/cuda_runs.md`
 explains those that differ. a, gray: the printed scales of a run against the step; blue: the state
-machine; red: where the log contradicts a growth interval three times as long. b: the skipped steps
-of each log that prints every overflow, and how many the skip bound (theorems T1 and T10) allows. c:
-the scale at which runs settle against the number of GPUs. A marker is a configuration, and a line
-joins those that differ in the number of GPUs alone.
+machine; orange: where the log contradicts a growth interval three times as long. b: the skipped
+steps of each log that prints every overflow, and how many the skip bound (theorems T1 and T10)
+allows. c: the scale after the first fall, where short runs stay, against the number of GPUs. A
+marker is a configuration, and a line joins those that differ in the number of GPUs alone.
 """
 
 from collections import defaultdict
@@ -65,7 +65,7 @@ def plot(run: Result) -> Figure:
     draw_bound(bound, run)
     _style.label_panel(bound, "b", "Skipped steps")
     draw_ranks(ranks, run)
-    _style.label_panel(ranks, "c", "Settled scale")
+    _style.label_panel(ranks, "c", "After the first fall")
     printed = Line2D([], [], color=GRAY, linewidth=3, label="printed by a CUDA run")
     machine = Line2D(
         [],
@@ -75,7 +75,7 @@ def plot(run: Result) -> Figure:
         label="reproduced by the state machine",
     )
     wrong = Line2D([], [], color=_style.VERMILION, marker="|", linestyle="none")
-    wrong.set_label("refutes 3 G")
+    wrong.set_label("refutes a longer interval")
     keys = [printed, machine, wrong]
     figure.legend(handles=keys, loc="outside lower left", ncols=3)
     return figure
@@ -151,7 +151,9 @@ def draw_bound(axes: Axes, run: Result) -> None:
     axes.plot(ends, ends, color=_style.GREY, linewidth=0.8, label="skip bound")
     for label, marker, color, shown in kinds:
         allowed, skipped = ([row[name] for row in shown] for name in ("most", "skips"))
-        style: Any = {"marker": marker, "color": color, "markersize": 3, "alpha": 0.6}
+        size = 5 if marker == "x" else 3
+        style: Any = {"marker": marker, "color": color, "markersize": size}
+        style["alpha"] = 1 if marker == "x" else 0.6
         axes.plot(allowed, skipped, linestyle="none", label=label, **style)
     axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
     for axis in (axes.xaxis, axes.yaxis):

@@ -1,8 +1,8 @@
 """Theorem T3 predicts how many steps of a real fp16 run are skipped, without a fitted parameter.
 
-a, b: by how much the skips and the mean scale of runs lie above T3. A dot is a seed, and a bar is the
-mean with two standard deviations of chance. c: the share of steps at each scale; ticks are T3. The
-mean scale lies above T3's by less than a tenth of a bit.
+a, b: by how much the skips and the mean scale of runs lie above T3. A dot is a seed, and a bar is
+the mean with two standard deviations of chance. c: the share of steps at each scale; ticks are T3.
+The mean scale lies above T3's by less than a tenth of a bit.
 """
 
 from collections.abc import Mapping, Sequence

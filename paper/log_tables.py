@@ -5,7 +5,8 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
+from itertools import pairwise, product
+from math import inf
 from statistics import median
 
 from ampsim.core.json_lines import Record
@@ -74,7 +75,9 @@ COUNTS = (  # None is a line
         part="sight.cleared",
         outcome="called healthy",
     ),
+    Count("++undecided by the tool", "sight.problems.undecided"),
     Count("+healthy", "sight.healthy", part="sight.false", outcome="flagged"),
+    Count("++undecided by the tool", "sight.healthy.undecided"),
     None,
     Count("checks of the suite", "suite.checks"),
     Count("+for any scaler", "conformance.checks"),
@@ -94,20 +97,17 @@ COUNTS = (  # None is a line
         outcome=FAIL,
     ),
 )
-PROGRAMS = {  # of the corpus -> scaler
-    "arcface": "torch's `GradScaler`",
-    "swin": "torch's `GradScaler`",
-    "deepspeed": "DeepSpeed",
-    "megatron": "Megatron-LM",
-    "fairseq": "fairseq",
-}
+ROUNDS = ("v0.5 and v0.6", "v0.7")  # of MLPerf; the last updates its scaler twice
 SOURCES = {
     "log": "the log",
     "file": "a file beside it",
-    "default": "source code",
+    "default": "the source",
 }
+PRINTING = ("prints each overflow", "does not")
+GROWTHS = (0, 1, 3, 10, 40, 100, inf)  # ends of ranges
 RIVALS = ("one more", "half", "twice")  # wrong intervals
-APEX, GNMT = "apex: falls and no growth", "MLPerf's GNMT: moves without steps"
+APEX = "apex: prints decreases but not increases"
+GNMT = "MLPerf's GNMT: prints changes without steps"
 NO_DIALECT = "no dialect for its scaler (MLPerf's MXNet, others)"
 NO_RULE = {"apex": APEX, "gnmt": GNMT}  # programs that print too little
 UNFIT = {
@@ -156,7 +156,7 @@ def of_count(row: Count | None) -> tuple[Cell, ...]:
         source = f"{digits(row.repositories)} repos."
     elif row.packages:
         source = f"{digits(row.packages)} packages"
-    outcome = f"{digits(row.part)} {row.outcome}"
+    outcome = f"{digits(row.part)} {row.outcome}".strip()
     return (indent + text, digits(row.size), source, outcome)
 
 
@@ -188,26 +188,112 @@ def reason_of(row: Record) -> str:
     return NO_RULE.get(row["program"], NO_DIALECT)
 
 
-def followed_logs() -> Table:
-    """Return the followed logs by scaler, and by source of the growth interval."""
-    rows = runs.logs(load("cuda_runs"), runs.is_followed)
-    table: list[tuple[Cell, ...]] = []
-    for scaler in dict.fromkeys(PROGRAMS.values()):
-        mine = [row for row in rows if PROGRAMS[row["program"]] == scaler]
-        table.append(of_logs(scaler, mine))
-    table.append(())
-    for source, title in SOURCES.items():
-        mine = [row for row in rows if runs.source_of(row) == source]
-        table.append(of_logs(f"interval from {title}", mine))
-    table += [(), of_logs("all", rows)]
-    head = ("", "logs", "repositories", "consistent", "at defaults", "no growth")
-    groups = (("", 6), ("median", 2), ("would refute", 4))
-    return Table(
-        (*head, "moves", "growths", *RIVALS, "3 times"),
-        tuple(table),
-        "l" + "r" * 11,
-        groups,
+def flow() -> Table:
+    """Return how many logs are left after each step of the study."""
+    run = load("cuda_runs")
+    steps: tuple[tuple[str, runs.Kind] | None, ...] = (
+        ("public logs of CUDA runs", runs.is_any),
+        ("+can be followed", runs.is_followed),
+        None,
+        ("consistent with the printed or default interval", has_default),
+        ("+settings looked up in a file or the source", runs.is_looked_up),
+        ("+half of the stated interval (MLPerf v0.7)", runs.is_halved),
+        ("consistent in the end", runs.is_consistent),
+        None,
+        ("of these, refute three times $G$", runs.refutes_longer),
+        ("half of $G$", partial(runs.refutes, interval="half")),
+        ("$G + 1$", partial(runs.refutes, interval="one more")),
     )
+    table: list[tuple[Cell, ...]] = []
+    for step in steps:
+        if step is None:
+            table.append(())
+            continue
+        text, kind = step
+        rows = runs.logs(run, kind)
+        repositories = str(len(runs.repositories(rows)))
+        unfollowed = any(map(runs.is_unfollowed, rows))
+        programs = "" if unfollowed else str(len(runs.training_programs(rows)))
+        title = text.replace("+", INDENT + "+ ", 1) if text[0] == "+" else text
+        table.append((title, str(len(rows)), repositories, programs))
+    head = ("", "logs", "repositories", "programs")
+    return Table(head, tuple(table), "lrrr")
+
+
+def has_default(row: Record) -> bool:
+    """Return whether a consistent log agrees with the interval that it prints, or the default."""
+    return runs.is_consistent(row) and runs.is_consistent_by_default(row)
+
+
+def growths() -> Table:
+    """Return which wrong intervals logs refute, by how often their scale grows."""
+    rows = runs.logs(load("cuda_runs"), runs.is_consistent)
+    table: list[tuple[Cell, ...]] = []
+    for least, most in pairwise(GROWTHS):
+        mine = [row for row in rows if least <= row["growths"] < most]
+        as_many = sum(row["growths"] >= least for row in rows)
+        rivals = [
+            sum(runs.refutes(row, interval=name) for row in mine) for name in RIVALS
+        ]
+        longer = sum(map(runs.refutes_longer, mine))
+        cells = (len(mine), as_many, *rivals, longer)
+        table.append((span(least, most), *map(str, cells)))
+    head = ("growths", "logs", "or more", *RIVALS, "3 times")
+    return Table(head, tuple(table), "l" + "r" * 6, (("", 3), ("would refute", 4)))
+
+
+def span(least: float, most: float) -> str:
+    """Return a range of whole numbers, without its end."""
+    if most == inf:
+        return f"{least} or more"
+    last = int(most) - 1
+    return str(least) if least == last else f"{least} to {last}"
+
+
+def followed_logs() -> Table:
+    """Return the followed logs by program, by source of the interval, and by what they print."""
+    rows = runs.logs(load("cuda_runs"), runs.is_followed)
+    names = [name for _, name in runs.TRAINING_PROGRAMS]
+    titles = [name for name in names if name != runs.MLPERF]
+    titles += [f"{runs.MLPERF}, {part}" for part in ROUNDS]
+    parts = (
+        (program_of, titles),
+        (source_of, [f"interval from {title}" for title in SOURCES.values()]),
+        (printing_of, list(PRINTING)),
+    )
+    table: list[tuple[Cell, ...]] = []
+    for part_of, groups in parts:
+        for title in groups:
+            mine = [row for row in rows if part_of(row) == title]
+            table.append(of_logs(title, mine))
+        table.append(())
+    table.append(of_logs("all", rows))
+    head = (
+        *("", "logs", "repositories", "programs"),
+        *("at first", "in the end", "no growth", "growths"),
+    )
+    groups_of_heads = (("", 4), ("consistent", 2), ("", 2), ("would refute", 4))
+    return Table(
+        (*head, *RIVALS, "3 times"), tuple(table), "l" + "r" * 11, groups_of_heads
+    )
+
+
+def program_of(row: Record) -> str:
+    """Return the training program of a followed log, and the round if it is MLPerf's."""
+    program = runs.training_program(row)
+    if program != runs.MLPERF:
+        return program
+    return f"{program}, {ROUNDS[runs.is_updated_twice(row)]}"
+
+
+def source_of(row: Record) -> str:
+    """Return where the growth interval of a followed log is from, in words."""
+    return f"interval from {SOURCES[runs.source_of(row)]}"
+
+
+def printing_of(row: Record) -> str:
+    """Return whether a followed log prints its overflows, in words."""
+    return PRINTING[not runs.has_bound(row)]
 
 
 def repositories() -> Table:
@@ -235,10 +321,10 @@ def of_logs(title: str, rows: Sequence[Record]) -> tuple[Cell, ...]:
     counts = (
         len(rows),
         len(runs.repositories(rows)),
-        count(runs.is_consistent),
+        len(runs.training_programs(rows)),
         count(runs.is_consistent_by_default),
+        count(runs.is_consistent),
         count(runs.is_still),
-        median(row["moves"] for row in rows),
         median(row["growths"] for row in rows),
         *rivals,
         count(runs.refutes_longer),
@@ -250,7 +336,7 @@ def sight() -> Table:
     """Return the verdicts of `ampsim explain` on logs that it had not seen, by truth and sample."""
 
     def cells(truth: str, verdict: str, logs: Collection[Record]) -> tuple[Cell, ...]:
-        return (truth, verdict, *map(str, runs.by_sample(logs)), str(len(logs)))
+        return (truth, verdict, *map(str, runs.by_sample(logs)))
 
     rows = [
         cells(truth, verdict, runs.of_verdict(truth, verdict))
@@ -261,6 +347,8 @@ def sight() -> Table:
         cells(truth, '"nan" or "inf"', runs.saying_nan(truth)) for truth in runs.TRUTHS
     ]
     samples = runs.samples()
-    head = ("reader", "tool", *map(str, samples), "all")
-    groups = (("", 2), ("sample", len(samples)), ("", 1))
-    return Table(head, tuple(rows), "ll" + "r" * (len(samples) + 1), groups)
+    shares = (f"{100 * runs.undecided(sample):.0f}" for sample in samples)
+    rows += [(), ("share undecided, %", "", *shares)]
+    head = ("reader", "tool", *map(str, samples))
+    groups = (("", 2), ("sample", len(samples)))
+    return Table(head, tuple(rows), "ll" + "r" * len(samples), groups)

@@ -47,6 +47,8 @@ def growth_interval(steps: int, rate: float) -> int:
 
 
 TABLES: dict[str, Callable[[], Table]] = {
+    "flow": log_tables.flow,
+    "growths": log_tables.growths,
     "counts": log_tables.counts,
     "example": log_tables.example,
     "dialects": software_tables.settings_of_dialects,

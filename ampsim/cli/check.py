@@ -89,9 +89,9 @@ def check_scalers(
     unless you pass --strict.
 
     A line `hint` shows how to declare a difference that is intentional; a declared difference is no
-    finding. A line `repeat` is the command that repeats a failure; a line `emit` writes a test of it.
-    A check that hangs or ends its process fails; a second hang stops the run. A check may take 60
-    seconds of CPU time, or one second per example if that is longer.
+    finding. A line `repeat` is the command that repeats a failure; a line `emit` writes a test of
+    it. A check that hangs or ends its process fails; a second hang stops the run. A check may take
+    60 seconds of CPU time, or one second per example if that is longer.
 
     Example: ampsim check torch.amp:GradScaler --strict --check scale_is_never_subnormal
     """

@@ -55,9 +55,9 @@ def check_loops(
 ) -> None:
     """Run the checks on a training script or loop.
 
-    A script runs unchanged for a few steps in a child process. One iteration is run several times from
-    the same state: unchanged, at another loss scale, and with an inf in a gradient. Its files go to a
-    temporary folder. A script without an enabled scaler or a step is a usage error.
+    A script runs unchanged for a few steps in a child process. One iteration is run several times
+    from the same state: unchanged, at another loss scale, and with an inf in a gradient. Its files
+    go to a temporary folder. A script without an enabled scaler or a step is a usage error.
 
     Example: ampsim check-loop --on-cpu train.py -- --fp16 --batch-size 4
     """

@@ -37,8 +37,8 @@ def list_dialects(
 ) -> None:
     """List the simulated loss scalers, or compare two of them.
 
-    The list has the name, the parameters with defaults, and the source of each. With --diff A B: show
-    how the rules differ, and the shortest overflow sequence after which the scales diverge.
+    The list has the name, the parameters with defaults, and the source of each. With --diff A B:
+    show how the rules differ, and the shortest overflow sequence after which the scales diverge.
 
     Example: ampsim dialects --diff torch.amp.GradScaler flax.DynamicScale -s growth_interval=3
     """

@@ -34,8 +34,8 @@ def emit_test(
 ) -> None:
     """Print a failed check as a standalone pytest file.
 
-    The file reproduces the failure without ampsim, so you can attach it to an issue. ampsim runs the
-    file once, in an environment without ampsim, and prints it only if the test fails there.
+    The file reproduces the failure without ampsim, so you can attach it to an issue. ampsim runs
+    the file once, in an environment without ampsim, and prints it only if the test fails there.
 
     Example: ampsim emit-test scale_is_never_subnormal torch.amp:GradScaler > test_it.py
     """

@@ -83,8 +83,8 @@ def lint_files(
 ) -> None:
     """Find loss-scaling problems in training loops.
 
-    Reads the source and runs nothing. A file without a training loop is not checked. A note does not
-    change the exit status.
+    Reads the source and runs nothing. A file without a training loop is not checked. A note does
+    not change the exit status.
 
     Example: ampsim lint train.py; ampsim lint --explain AMP101
     """

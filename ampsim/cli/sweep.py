@@ -27,8 +27,9 @@ def sweep_trace(
 ) -> None:
     """Replay a recorded run under each of some settings.
 
-    Prints a row per combination of the values that -s gives to parameters of DIALECT: skipped steps,
-    and the mean log2 of the loss scale over the steps. At a higher scale, fewer gradients underflow.
+    Prints a row per combination of the values that -s gives to parameters of DIALECT: skipped
+    steps, and the mean log2 of the loss scale over the steps. At a higher scale, fewer gradients
+    underflow.
 
     Example: ampsim sweep thresholds.npy torch.amp.GradScaler -s growth_interval=100,2000
     """

@@ -86,8 +86,9 @@ def find_local_modules() -> None:
 def usage_errors(*others: type[Exception]) -> Iterator[None]:
     """Print what the user passed and the code within does not take, and exit.
 
-    Pass TypeError for code that checks types of the user's values or calls the user's code; elsewhere
-    it is a defect of ampsim. With AMPSIM_TRACEBACK=1 in the environment each error is raised.
+    Pass TypeError for code that checks types of the user's values or calls the user's code;
+    elsewhere it is a defect of ampsim. With AMPSIM_TRACEBACK=1 in the environment each error is
+    raised.
     """
     kinds: tuple[type[Exception], ...] = (*USAGE, *others)
     try:

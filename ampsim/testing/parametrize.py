@@ -35,8 +35,8 @@ def parametrize_with_checks(
 
     For example::
 
-        @parametrize_with_checks([make_scaler], expected_failures={"scale_is_never_subnormal": "<link>"})
-        def test_my_scaler(scaler, check):
+        @parametrize_with_checks([make_scaler], expected_failures={"scale_is_never_subnormal":
+        "<link>"}) def test_my_scaler(scaler, check):
             check(scaler)
 
         @parametrize_with_checks([make_loop], batches)

@@ -40,8 +40,8 @@ class PolicyRun:
 
     @torch.no_grad()
     def largest(self, groups: Groups, scale: Tensor) -> Tensor | None:
-        """Return the largest unscaled magnitude of gradients that are still scaled, of shape (); None
-        if the policy does not need it.
+        """Return the largest unscaled magnitude of gradients that are still scaled, of shape ();
+        None if the policy does not need it.
         """
         if not (self.policy.needs and groups):
             return None

@@ -83,6 +83,10 @@ NUMBERS: dict[str, Number | Formula] = {
     ),
     "conformance.checks": conformance(lambda run: len(promises(run)), "d"),
     "conformance.checked": conformance(lambda run: pairs(run, CHECKED), ",d"),
+    "conformance.unrun": conformance(
+        lambda run: len(installed(run)) * len(promises(run)) - pairs(run, CHECKED),
+        "d",
+    ),
     "conformance.failed": conformance(pairs, "d"),
     "conformance.intended": conformance(lambda run: pairs(run, INTENDED), "d"),
     "conformance.training": conformance(

@@ -4,7 +4,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import cache, partial
-from statistics import median
 
 from ampsim.core.json_lines import Record, read_objects
 from ampsim.core.machine import Rule
@@ -16,9 +15,10 @@ from paper.sources import ROOT
 from paper.values import Formula, Number
 
 cuda = partial(Number, "cuda_runs")
-TORCH = ("arcface", "swin")  # programs with torch's GradScaler
+power = partial(Number, "log_power")
 TERSE = ("apex", "gnmt")  # programs that print no growth, or no steps
 UPDATED_TWICE = "mlcommons/training_results_v0.7"
+MANY = 40  # growth intervals of a run in `log_power`
 LONGER = 3  # times the growth interval, of the control
 SIGHT = ROOT / "experiments" / "inputs" / "first_sight.jsonl"
 PROBLEM, HEALTHY, UNDECIDED = "a problem", "no problem", "undecided"
@@ -27,6 +27,17 @@ WORDS = {
     "problem": PROBLEM,
     "no problem found": HEALTHY,
 }  # any other verdict decides nothing
+MLPERF = "MLPerf's fairseq"
+# Program, repository and path of a log -> the training program that wrote it, with its forks.
+TRAINING_PROGRAMS = (
+    (r"^arcface ", "insightface's `arcface_torch`"),
+    (r"^swin ", "Swin-Transformer"),
+    (r"(?i)deepspeed-chat|deep-speed-chat", "DeepSpeed-Chat"),
+    (r"VideoMAE", "VideoMAE"),
+    (r"(?i)megatron|bigscience", "Megatron-LM"),
+    (r"mlcommons/", MLPERF),
+    (r"^fairseq ", "fairseq's trainer"),
+)
 Kind = Callable[[Record], bool]
 
 
@@ -90,6 +101,31 @@ def refutes(row: Record, interval: str) -> bool:
     return is_consistent(row) and row["rivals"][interval] > 0
 
 
+def is_consistent_as_stated(row: Record) -> bool:
+    """Return whether a log agrees with the settings that it, a file, or the source states."""
+    return is_consistent(row) and not refutes_configured(row)
+
+
+def is_looked_up(row: Record) -> bool:
+    """Return whether a log agrees with stated settings, and not with the defaults."""
+    return is_consistent_as_stated(row) and not is_consistent_by_default(row)
+
+
+def is_looked_up_in(row: Record, scaler: str, source: str) -> bool:
+    """Return whether such a log is of a scaler, with an interval from a source."""
+    return is_looked_up(row) and is_of(row, scaler, source)
+
+
+def is_of(row: Record, scaler: str, source: str) -> bool:
+    """Return whether a followed log is of a scaler, with an interval from a source."""
+    return is_of_program(row, scaler) and source_of(row) == source
+
+
+def is_halved(row: Record) -> bool:
+    """Return whether a log agrees only with half of the interval that its program states."""
+    return is_consistent(row) and refutes_configured(row)
+
+
 def is_updated_twice(row: Record) -> bool:
     """Return whether a log's program updates its scaler twice in a finite step."""
     return is_followed(row) and row["repository"] == UPDATED_TWICE
@@ -108,16 +144,6 @@ def refutes_longer_as_printed(row: Record) -> bool:
 def is_of_program(row: Record, program: str) -> bool:
     """Return whether a followed log is of a program."""
     return is_followed(row) and row["program"] == program
-
-
-def is_of_mlperf(row: Record) -> bool:
-    """Return whether a followed log is of MLPerf's fairseq."""
-    return is_of_program(row, "fairseq") and "mlcommons" in row["repository"]
-
-
-def is_of_fairseq_default(row: Record) -> bool:
-    """Return whether a log's interval is the one that fairseq's trainer sets by default."""
-    return is_of_program(row, "fairseq") and source_of(row) == "default"
 
 
 def is_of_source(row: Record, source: str) -> bool:
@@ -140,9 +166,30 @@ def _printing_intervals() -> set[str]:
     return {f"{run['repository']}/{run['path']}" for run in runs}
 
 
+def training_program(row: Record) -> str:
+    """Return the training program that wrote a followed log; forks and copies are one program."""
+    place = f"{row['program']} {row['repository']}/{row['path']}"
+    return next(name for at, name in TRAINING_PROGRAMS if re.search(at, place))
+
+
 def has_bound(row: Record) -> bool:
     """Return whether a log prints each overflow and its step."""
     return "most" in row
+
+
+def has_many_growths(row: Record) -> bool:
+    """Return whether a consistent log shows as many growths as the seeded faults' runs last."""
+    return is_consistent(row) and row["growths"] >= MANY
+
+
+def is_without_overflows(row: Record) -> bool:
+    """Return whether a followed log does not."""
+    return is_followed(row) and not has_bound(row)
+
+
+def is_consistent_with_overflows(row: Record) -> bool:
+    """Return whether a log that prints each overflow is consistent."""
+    return is_consistent(row) and has_bound(row)
 
 
 def is_within(row: Record) -> bool:
@@ -236,10 +283,16 @@ KINDS: dict[str, Kind] = {
     "longer.log": refutes_longer_as_printed,
     "little": prints_little,
     "dialectless": is_without_dialect,
-    "arcface": partial(is_of_program, program="arcface"),
-    "mlperf": is_of_mlperf,
-    "fairseq": is_of_fairseq_default,
+    "stated": is_consistent_as_stated,
+    "looked": is_looked_up,
+    "looked.arcface": partial(is_looked_up_in, scaler="arcface", source="default"),
+    "looked.fairseq": partial(is_looked_up_in, scaler="fairseq", source="default"),
+    "looked.deepspeed": partial(is_looked_up_in, scaler="deepspeed", source="file"),
+    "halved": is_halved,
+    "many": has_many_growths,
     "bound": has_bound,
+    "bound.whole": is_consistent_with_overflows,
+    "unshown": is_without_overflows,
     "bound.within": is_within,
     "bound.power": exceeds_longer,
     "interval.log": partial(is_of_source, source="log"),
@@ -266,6 +319,8 @@ SIGHTS: dict[str, Callable[[], list[Record]]] = {
     "cleared": partial(of_verdict, PROBLEM, HEALTHY),
     "false": partial(of_verdict, HEALTHY, PROBLEM),
     "unread": unread,
+    "problems.undecided": partial(of_verdict, PROBLEM, UNDECIDED),
+    "healthy.undecided": partial(of_verdict, HEALTHY, UNDECIDED),
     "read": read,
     "nan.problems": partial(saying_nan, PROBLEM),
     "nan.healthy": partial(saying_nan, HEALTHY),
@@ -305,20 +360,39 @@ def largest_share(run: Result) -> int:
     return max(Counter(row["repository"] for row in rows).values())
 
 
+def training_programs(rows: Iterable[Record]) -> set[str]:
+    """Return the training programs that wrote some followed logs."""
+    return set(map(training_program, rows))
+
+
+def count_programs(run: Result, kind: Kind) -> int:
+    """Return how many training programs wrote the followed logs of a kind."""
+    return len(training_programs(logs(run, kind)))
+
+
+def largest_program(run: Result) -> int:
+    """Return how many logs with power are of the training program that has most of them."""
+    rows = logs(run, refutes_longer)
+    return max(Counter(map(training_program, rows)).values())
+
+
 def breaks(run: Result) -> int:
     """Return how many moves of the followed logs the state machine cannot make."""
     return sum(len(row["breaks"]) for row in logs(run, differs))
 
 
+def revealed(run: Result) -> list[tuple[int, str]]:
+    """Return in how many runs a log of each overflow reveals a fault, and its name, in order."""
+    counts = [
+        (sum(row["shown"]["overflows"] for row in arm), name)
+        for name, arm in run.arms.items()
+    ]
+    return sorted(count for count in counts if count[1] != "no fault")
+
+
 def most_gpus(run: Result) -> int:
     """Return the largest number of GPUs of a run."""
     return max(int(row["gpus"] or 0) for row in cuda_runs(run))
-
-
-def torch_growths(run: Result) -> float:
-    """Return the median of the growths per log of torch's scaler."""
-    rows = [row for row in logs(run, is_followed) if row["program"] in TORCH]
-    return float(median(row["growths"] for row in rows))
 
 
 def count_seen(logs: Callable[[], list[Record]]) -> int:
@@ -327,16 +401,22 @@ def count_seen(logs: Callable[[], list[Record]]) -> int:
 
 
 NUMBERS: dict[str, Number | Formula] = {
+    "power.least": power(lambda run: revealed(run)[0][0], "d"),
+    "power.weakest": power(lambda run: revealed(run)[0][1], "text"),
+    "power.others": power(lambda run: revealed(run)[1][0], "d"),
     "cuda.clean.repositories": cuda(clean_repositories, "d"),
     "cuda.gpus": cuda(most_gpus, ",d"),
     "cuda.moves": cuda(partial(total, column="moves"), ",d"),
     "cuda.control": cuda(partial(total, column="control"), ",d"),
     "cuda.longer.largest": cuda(largest_share, "d"),
+    "cuda.longer.program": cuda(largest_program, "d"),
+    "cuda.longer.programs": cuda(partial(count_programs, kind=refutes_longer), "words"),
+    "cuda.followed.programs": cuda(partial(count_programs, kind=is_followed), "words"),
     "cuda.breaks": cuda(breaks, "d"),
-    "cuda.torch.growths": cuda(torch_growths, ".0f"),
     "cuda.held.moves": cuda(partial(total, column="moves", held_out=True), "d"),
     "cuda.held.control": cuda(partial(total, column="control", held_out=True), "d"),
     "sight.undecided": Formula(lambda: undecided(samples()[-1]), "%0"),
+    "sight.undecided.least": Formula(lambda: min(map(undecided, samples())), "%0"),
     "sight.undecided.first": Formula(lambda: undecided(samples()[0]), "%0"),
 }
 for held_out, kinds in ((False, KINDS), (True, HELD_OUT)):

@@ -69,6 +69,11 @@ def has_quirk(rule: Rule) -> bool:
     return bool(rule.quirks)
 
 
+def is_plain(rule: Rule) -> bool:
+    """Return whether a rule is the state machine with settings, and nothing else."""
+    return not rule.quirks
+
+
 def count(holds: Callable[[Rule], bool]) -> int:
     """Return how many dialects have a property with their defaults."""
     return sum(holds(dialects.get(name)) for name in dialects.names())
@@ -88,6 +93,7 @@ NUMBERS: dict[str, Number | Formula] = {
     "dialects": Formula(lambda: len(dialects.names()), "d"),
     "dialects.shown": Formula(lambda: len(SHOWN), "d"),
     "dialects.quirks": Formula(partial(count, has_quirk), "d"),
+    "dialects.settings": Formula(partial(count, is_plain), "d"),
     "dialects.packages": Formula(lambda: len(packages()), "d"),
     "field.infinite": Formula(partial(count, becomes_infinite), "words"),
     "field.zero": Formula(partial(count, becomes_zero), "d"),

@@ -27,21 +27,33 @@ def test_each_log_is_followed_or_excluded() -> None:
 
 
 @pytest.mark.parametrize(
-    "at", [1, 3, 4, 5, 8, 9, 10, 11]
-)  # without repositories and medians
-def test_scalers_and_sources_add_up_to_all_logs(at: int) -> None:
+    "at", [1, 4, 5, 6, 8, 9, 10, 11]
+)  # without repositories, programs, and medians
+def test_parts_add_up_to_all_logs(at: int) -> None:
     *rows, all_logs = log_tables.followed_logs().rows
-    line = rows.index(())
-    parts = (rows[:line], rows[line:])
-    assert [sum(column(part, at)) for part in parts] == [float(all_logs[at])] * 2
+    first, second, last = (place for place, row in enumerate(rows) if row == ())
+    parts = (rows[:first], rows[first:second], rows[second:last])
+    assert [sum(column(part, at)) for part in parts] == [float(all_logs[at])] * 3
+
+
+def test_steps_of_the_study_add_up() -> None:
+    logs = column(log_tables.flow().rows, 1)
+    assert sum(logs[2:5]) == logs[5] == NUMBERS["cuda.whole"].compute()
+    assert logs[2] + logs[3] == NUMBERS["cuda.stated"].compute()
+
+
+def test_each_consistent_log_is_in_one_range() -> None:
+    rows = log_tables.growths().rows
+    logs, as_many = column(rows, 1), column(rows, 2)
+    assert sum(logs) == as_many[0] == NUMBERS["cuda.whole"].compute()
+    assert sum(column(rows, -1)) == NUMBERS["cuda.longer"].compute()
 
 
 def test_each_log_with_a_verdict_is_in_one_row() -> None:
     rows = log_tables.sight().rows
     verdicts = rows[: rows.index(())]
-    assert sum(column(verdicts, -1)) == NUMBERS["sight.logs"].compute()
-    for row in verdicts:
-        assert sum(map(int, row[2:-1])) == int(row[-1])
+    total = sum(sum(map(int, row[2:])) for row in verdicts)
+    assert total == NUMBERS["sight.logs"].compute()
 
 
 def test_undecided_logs_have_no_verdict() -> None:
@@ -51,7 +63,8 @@ def test_undecided_logs_have_no_verdict() -> None:
     first = [row["first"] for row in runs.judged()]
     unread = first.count("unreadable")
     assert unread == NUMBERS["sight.unread"].compute()
-    assert sum(column(undecided, -1)) == unread + first.count("too little to tell")
+    total = sum(sum(map(int, row[2:])) for row in undecided)
+    assert total == unread + first.count("too little to tell")
 
 
 def test_interval_has_the_named_source() -> None:

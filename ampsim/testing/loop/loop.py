@@ -23,8 +23,8 @@ class Loop:
     ``save(state)`` returns a checkpoint, and ``load(checkpoint)`` returns a state. The parameters
     of a JAX loop are the values of ``params`` or ``model``.
 
-    Without ``split``, the check of micro-batches is skipped. If a value of ``state`` can be read but
-    not loaded, the check of resuming needs ``save`` and ``load``.
+    Without ``split``, the check of micro-batches is skipped. If a value of ``state`` can be read
+    but not loaded, the check of resuming needs ``save`` and ``load``.
 
     Attributes:
         step: trains on one batch: forward, scale, backward, clip, step, update, schedule, averages.

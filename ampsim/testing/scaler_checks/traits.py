@@ -42,7 +42,9 @@ NO_OPTION = ("gives_up", "unsupported")  # traits without ``--trait NAME=VALUE``
 
 
 def shown(value: object) -> str:
-    """Write the value of a trait: ``2**24`` for a power of two that is far from 1, a set with commas."""
+    """Write the value of a trait: ``2**24`` for a power of two that is far from 1, a set with
+    commas.
+    """
     if isinstance(value, frozenset):
         return ",".join(sorted(value)) or "none"
     power = far_power(value, 20) if isinstance(value, float) else None

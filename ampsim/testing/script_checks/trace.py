@@ -26,8 +26,8 @@ class Event:
         schedule: Class of a schedule.
         made: For a schedule, the place where it was created.
         passes: For a step, the backward passes whose gradients it uses.
-        is_useless: Whether the gradients of a backward pass were cleared before a step, or a step had
-            used them before this call, as a clip or a second step.
+        is_useless: Whether the gradients of a backward pass were cleared before a step, or a step
+            had used them before this call, as a clip or a second step.
         adds_to_old: For a step, whether its gradients have those of the last step in them.
     """
 
@@ -112,8 +112,8 @@ class OptimizerTrace:
         attempts: One per step: whether it was taken.
         calls: Number of times the optimizer itself was called with finite gradients.
         passes: Backward passes whose gradients are there and no step has used.
-        arrived: The parameters when the last gradient arrived, as `contents` shows them; None once the
-            gradients were unscaled or clipped.
+        arrived: The parameters when the last gradient arrived, as `contents` shows them; None once
+            the gradients were unscaled or clipped.
         own_gradients: Whether a step was taken with other tensors than those that arrived.
         grads: Ids of the gradients when the last one arrived.
         is_cleared: Whether the gradients of the last step were cleared.

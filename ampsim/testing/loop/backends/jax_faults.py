@@ -1,9 +1,9 @@
 """Faults in the gradients of compiled JAX programs, and the loss scales that let them in.
 
 A loss that goes through `fallible` is not changed; its gradient is multiplied by a number that the
-running program asks `FAULTS` for, 1 or inf. So a step that was compiled once, as a function or under
-``scan``, has an inf in the backward pass that a check chooses, and no other. A scale of a class
-made by `fallible_class` sends each loss that it scales through there.
+running program asks `FAULTS` for, 1 or inf. So a step that was compiled once, as a function or
+under ``scan``, has an inf in the backward pass that a check chooses, and no other. A scale of a
+class made by `fallible_class` sends each loss that it scales through there.
 """
 
 import dataclasses
