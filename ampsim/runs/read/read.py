@@ -69,15 +69,15 @@ def _read_path(path: Path) -> History:
         raise NothingReadError(
             f"{path}: the file is not text; expected lines such as '{EXAMPLE}'"
         )
-    history = _document(path, head, source) if _may_be_document(path, first) else None
+    text: Iterator[str] = itertools.chain(head, source)
+    history = None
+    if _may_be_document(path, first):
+        history = _document(path, text)
+        if history is None:  # no document: read it again, from the start
+            lines = Lines(path)
+            text = iter(lines)
     if history is None:
-        # A document that was read to its end is read again as text.
-        whole = Lines(path) if _may_be_document(path, first) else lines
-        text = _complete(
-            iter(whole) if whole is not lines else itertools.chain(head, source)
-        )
-        history = _read_text(str(path), text)
-        lines = whole
+        history = _read_text(str(path), _complete(text))
     if lines.damage:
         history.notes.append(f"Only a part of the log was read: {lines.damage}.")
     return history
@@ -112,9 +112,9 @@ def _may_be_document(path: Path, first: str) -> bool:
     )
 
 
-def _document(path: Path, head: list[str], rest: Iterator[str]) -> History | None:
+def _document(path: Path, lines: Iterable[str]) -> History | None:
     parts, size = list[str](), 0
-    for line in itertools.chain(head, rest):
+    for line in lines:
         parts.append(line)
         size += len(line)
         if size > LONGEST_DOCUMENT:

@@ -35,6 +35,8 @@ MOST_TEXTS = 4000
 """Distinct texts that are kept for causes and errors."""
 ASIDE = "aside"
 """Role of numbers of an evaluation that are not read, and whose name is taken."""
+IN_A_PAIR, NAMED, OF_THE_RUN = 1, 2, 3
+"""How well a number fits as the step: 120/5000, "step: 120", "global_step: 120"; the best counts."""
 MOST_PLANS = 20_000
 """Distinct keys that are kept; more are forgotten and examined again."""
 
@@ -42,8 +44,11 @@ NUMBER = re.compile(
     r"(?<![\w.])(?<![A-Za-z]-)((?:2\^|2\*\*)?[-+]?(?:\d+(?:,\d{3}(?=[,\s|]|$))*\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?"
     r"|[nN]a[nN](?:\.0)?|NAN|[iI]nf(?:inity)?|INF|[Tt]rue|[Ff]alse))x*(?!\.?\w|\.?%\w|\s?%)"
 )
+# colors, as in "\x1b[32mloss\x1b[0m"
 _ANSI = re.compile(r"\x1b\[[\d;?]*[A-Za-z]")
+# "[rank1]: loss 2.1", "Rank 1: loss 2.1"
 _RANK = re.compile(r"\[(?:rank|default|Rank)[ _]?(\d+)\]|^\W*[Rr]ank[ =:_]?(\d+)\b")
+# "tensor(2.1, device='cuda:0')", "Tensor(shape=[1], dtype=float32, value= [2.1])"
 _TENSOR = re.compile(
     r"(?:Tensor\(shape=\[\d?\], dtype=\w+, (?:value= ?)?\[?|(?:tensor|[Aa]rray|np\.float\d+)\(\[?)\s*([-+\w.]+)[^()]*\)"
 )
@@ -56,19 +61,23 @@ _VARIES = re.compile(r"(?:\\?[0-9.+\-])+|(?:\\?[ \t])+")
 """What differs between the lines of one key, in an escaped pattern: a number, or spaces."""
 _SAMPLES = re.compile(r"(?<=\[)\d+/\d+ \(\d+%")
 """Samples of an epoch, as in the "[640/60000 (1%)]" of torch's examples; no steps."""
+# "Epoch 3/10", alone on its line
 _HEADING = re.compile(r"^\W*epoch\W*\d+(?:\W+\d+)?\W*$", re.IGNORECASE)
 _OF_A_RUN = re.compile(
     r"loss|epoch|scal|norm|skip|overflow|inf|nan|grad|\blr\b|\bls\b|amp|rate|step|iter|xent|entropy|cost|nll|\bl\b|inite|invalid|fp16|collaps|diverg|explod|unstable|abort|溢出|发散|损失|потер",
     re.IGNORECASE,
 )
+# "val loss: 2.1"
 _HELD_OUT = re.compile(
     r"(?:^|[^\w.-])(?:val|valid|validation|eval|evaluation|dev|test|testing)(?:\b|_(?!loss))(?!\s*acc)",
     re.IGNORECASE,
 )
+# "Namespace(lr=0.1, loss_scale=128)"
 _SETTINGS = re.compile(
     r"^\W*(?:arg(?:ument)?s|config\w*|options|hyper-?param\w*|settings|namespace|trainingarguments)\s*[:=(]",
     re.IGNORECASE,
 )
+# the 2.1 of "loss: 2.1 (val)"
 _HELD_OUT_AFTER = re.compile(
     r"\s*\((?:val|valid|validation|eval|evaluation|dev|test)\b", re.IGNORECASE
 )
@@ -80,7 +89,9 @@ _PROSE = re.compile(
 _WORD = re.compile(r"[^\W\d]{3}")
 _FRAME = re.compile(r'^\W*File "[^"]+", line \d+')
 """A line of a traceback."""
+# behind the 120 of "loss[120]: 2.3"
 _INDEX_END = re.compile(r"\s*\]\s*[:=]")
+# "Loss at step 30: nan", not "stop if the loss is nan"
 _LOSS = re.compile(
     r"^(?!.*\b(?:if|when|where|previous|best|raise|stop|bug)\b).*\bloss\b",
     re.IGNORECASE,
@@ -93,12 +104,13 @@ _IS_SKIPPED = re.compile(
 
 @dataclass(slots=True)
 class Column:
-    """A number of a line that is kept: the group of the pattern, and its series by rank."""
+    """A number of a line that is kept, and its series by rank."""
 
-    group: int
+    start: int  # place in the first line with the text
     name: str
     role: str
     is_logarithm: bool
+    group: int = 0  # of the pattern, once there is one
     series: dict[int, Series] = field(default_factory=dict)
 
 
@@ -145,14 +157,15 @@ def _mark(
     """Return whether a number is a step or an epoch, and note its place if it is."""
     role = role_of(name)
     if role == "step":
-        steps.setdefault(2 + ("num" in name or "global" in name), hole.start)
+        is_of_run = "num" in name or "global" in name
+        steps.setdefault(OF_THE_RUN if is_of_run else NAMED, hole.start)
     elif role == "epoch":
         marks["epoch"] = hole.start
     elif _is_pair(hole) and not hole.before.rstrip().endswith("/"):
-        if 1 in steps:  # of two pairs the first is the epoch
-            marks.setdefault("epoch", steps[1])
+        if IN_A_PAIR in steps:  # of two pairs the first is the epoch
+            marks.setdefault("epoch", steps[IN_A_PAIR])
         if not _SAMPLES.match(text, hole.start):
-            steps[1] = hole.start
+            steps[IN_A_PAIR] = hole.start
     else:
         return False
     return True
@@ -311,33 +324,21 @@ class TextReader:
             sentence = None
         if sentence and sentence.groups:  # the scale of a sentence is in its event
             columns = [column for column in columns if column.role in ("loss", "norm")]
-        is_row = bool(self._header) and len(self._cells(text)) == len(self._header)
-        is_record = any(column.role != "other" for column in columns)
-        is_row = is_row and not any(
-            column.role not in ("", "other") for column in columns
-        )
+        is_row = self._is_row(text, columns)
         is_heading = _HEADING.search(text) is not None
         if not (columns or sentence or error or is_row or is_heading):
             return None
-        ends = {hole.start: hole.start + len(hole.text) for hole in holes}
-        rank = _RANK.search(text)
-        if rank and rank.lastindex:
-            marks["rank"] = rank.start(rank.lastindex)
-            ends[marks["rank"]] = rank.end(rank.lastindex)
-        starts = sorted({*marks.values(), *(column.group for column in columns)})
-        for column in columns:
-            column.group = starts.index(column.group) + 1
-        groups = {mark: starts.index(start) + 1 for mark, start in marks.items()}
+        pattern, groups = _grouped(text, holes, columns, marks)
         return Plan(
-            _pattern(text, [(start, ends[start]) for start in starts]),
-            [] if is_row else columns,
-            groups,
-            sentence,
-            error,
-            is_record,
-            is_row,
-            len(_PROSE.findall(text)) >= max(2, len(holes)),
-            is_heading,
+            pattern=pattern,
+            columns=[] if is_row else columns,
+            groups=groups,
+            sentence=sentence,
+            error=error,
+            is_record=any(column.role != "other" for column in columns),
+            is_row=is_row,
+            is_prose=len(_PROSE.findall(text)) >= max(2, len(holes)),
+            is_heading=is_heading,
         )
 
     def _error_in(self, text: str) -> str:
@@ -362,7 +363,8 @@ class TextReader:
         for hole, own in zip(holes, names, strict=True):
             held_out = held_out or _is_held_out(hole)
             if hole.before.rstrip().endswith("[") and _INDEX_END.match(hole.after):
-                steps[2], indexed = hole.start, own  # such as that of loss[120]: 2.3
+                indexed = own  # such as that of loss[120]: 2.3
+                steps[NAMED] = hole.start
                 continue
             name = own or indexed
             if _mark(text, hole, own, marks, steps) or name == "_":
@@ -391,6 +393,12 @@ class TextReader:
         self._header, self._separator = cells, separator
         self._plans.clear()
         return True
+
+    def _is_row(self, text: str, columns: list[Column]) -> bool:
+        """Return whether a line is a row of the table, and names no number itself."""
+        if not self._header or any(each.role not in ("", "other") for each in columns):
+            return False
+        return len(self._cells(text)) == len(self._header)
 
     def _cells(self, text: str) -> list[str]:
         cells = _split(text, self._separator)
@@ -437,6 +445,23 @@ def _holes(text: str) -> list[_Hole]:
     ]
 
 
+def _grouped(
+    text: str, holes: list[_Hole], columns: list[Column], marks: dict[str, int]
+) -> tuple[re.Pattern[str], dict[str, int]]:
+    """Return the pattern of a line, and the group of each mark; set the group of each column."""
+    ends = {hole.start: hole.start + len(hole.text) for hole in holes}
+    places = dict(marks)
+    rank = _RANK.search(text)
+    if rank and rank.lastindex:
+        places["rank"] = rank.start(rank.lastindex)
+        ends[places["rank"]] = rank.end(rank.lastindex)
+    starts = sorted({*places.values(), *(column.start for column in columns)})
+    for column in columns:
+        column.group = starts.index(column.start) + 1
+    groups = {mark: starts.index(start) + 1 for mark, start in places.items()}
+    return _pattern(text, [(start, ends[start]) for start in starts]), groups
+
+
 def _pattern(text: str, spans: list[tuple[int, int]]) -> re.Pattern[str]:
     """Return a pattern of lines that differ from a text in numbers and spaces; each span is a
     group.
@@ -470,7 +495,7 @@ def _is_lost(hole: _Hole) -> bool:
 def _are_told(columns: list[Column], text: str) -> bool:
     """Return whether the numbers of a line tell more of the run than its words."""
     return any(
-        column.role in ("loss", "norm", "evaluation") or text[column.group].isdigit()
+        column.role in ("loss", "norm", "evaluation") or text[column.start].isdigit()
         for column in columns
     )
 
