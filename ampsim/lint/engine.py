@@ -1,19 +1,16 @@
 """The rules by code, and the function that runs them on one source."""
 
-import ast
 import tomllib
-from collections import ChainMap
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from ampsim.lint.events import Traces
-from ampsim.lint.rules import checkpoint, jax, loop, order, precision
+from ampsim.lint.rules.index import OF_EVENTS, OF_FILE, OfEvents, OfFile
 from ampsim.lint.source import Source, UnreadableError, parse
 from ampsim.lint.walk import traces_of
 
-FUNCTIONS = ChainMap(*map(vars, (order, loop, checkpoint, precision, jax)))
 PROSE = ("what", "why", "fix", "limits")  # texts of a rule that are wrapped in the file
 
 
@@ -29,9 +26,8 @@ class Rule:
         what, why, fix: what the rule checks for; why that is a problem; what to do.
         limits: what the rule does not see, or reports without need.
         wrong, right: a loop with the problem; the same loop without it.
-        asks: takes a source, a trace, and an event and returns whether the event is a finding;
-            without `events`, takes a source and its traces and yields the nodes that are findings.
-        events: the kinds of event that `asks` takes.
+        asks: returns whether an event, of one of the kinds `events`, is a finding; or None.
+        finds: yields the nodes of a file that are findings; or None.
         check: the check of `ampsim.testing.check_loop` that such a loop fails; "" for none.
         thread: address of a public report; "" for none.
     """
@@ -46,18 +42,20 @@ class Rule:
     limits: str
     wrong: str
     right: str
-    asks: Callable[..., Any]
+    asks: OfEvents | None
+    finds: OfFile | None
     events: Sequence[str] = ()
     check: str = ""
     thread: str = ""
 
-    def find(self, source: Source, traces: Traces) -> Iterator[tuple[ast.AST, str]]:
+    def find(self, source: Source, traces: Traces) -> Iterator[tuple[Any, str]]:
         """Yield each finding in a source: its node and its message."""
-        within = (
-            f" (with the fp16 scaler of {source.wrapped})" if source.wrapped else ""
-        )
-        for node in () if self.events else self.asks(source, traces):
-            yield node, self.message + within
+        within = source.wrapped and f" (with the fp16 scaler of {source.wrapped})"
+        if self.finds:
+            for node in self.finds(source, traces):
+                yield node, self.message + within
+        if self.asks is None:
+            return
         for trace in traces:
             for event in trace.of(*self.events):
                 if self.asks(source, trace, event):
@@ -92,9 +90,10 @@ class Finding:
 
 def _rule(code: str, text: Mapping[str, Any]) -> Rule:
     """Return a rule from its table in `rules.toml`."""
-    asks = FUNCTIONS[text["name"].replace("-", "_")]
     prose = {key: " ".join(text[key].split()) for key in PROSE}
-    return Rule(code=code, asks=asks, **{**text, **prose})
+    name = text["name"].replace("-", "_")
+    asks, finds = OF_EVENTS.get(name), OF_FILE.get(name)
+    return Rule(code=code, asks=asks, finds=finds, **{**text, **prose})
 
 
 TEXTS = tomllib.loads(
@@ -136,7 +135,7 @@ def examine(text: str, path: str, codes: Collection[str]) -> tuple[list[Finding]
         found = dict[tuple[int, int, str], Finding]()
         for code in () if source.disabled else sorted(codes):
             for node, message in RULES[code].find(source, traces):
-                place = getattr(node, "lineno", 1), getattr(node, "col_offset", 0) + 1
+                place = node.lineno, node.col_offset + 1
                 finding = Finding(path, *place, code, message, RULES[code].severity)
                 found.setdefault((*place, code), finding)
     except RecursionError as error:

@@ -1,4 +1,4 @@
-"""Rules about checkpoints: what is saved with an optimizer, and what is loaded on resume."""
+"""Rules about the state of a scaler: what forgets it, between epochs or in a checkpoint."""
 
 import ast
 import re
@@ -10,35 +10,83 @@ from ampsim.lint.names import (
     SCALER,
     arguments_of,
     called,
+    has,
     kind_by_class,
     name_of,
+    parts_of,
 )
-from ampsim.lint.rules.loop import scaler_recreated_in_loop
-from ampsim.lint.source import COMMENT, Source
+from ampsim.lint.source import COMMENT, Function, Source
 
 # A function that is named for a checkpoint, and not for reading one.
 _SAVES = re.compile(
-    r"^(?!.*(load|resum|restor|from|init))"
+    r"(?i)^(?!.*(load|resum|restor|from|init))"
     r".*(ckpt|checkpoint|saving|save_?(\w+_)?(state|model|all|local))",
-    re.I,
 )
 # A text in which a scaler may be saved: within apex or accelerate, under a key, as a value of a
 # dictionary, or by a function.
 _SAVES_A_SCALER = re.compile(
-    r"scaler[\w\])]*\.state_dict|"
+    r"(?i)scaler[\w\])]*\.state_dict|"
     r"\b(amp|accelerator|fabric)\.(save_state|state_dict)|"
     r"(?<!\w\[)['\"][\w.]*scaler(s|_?states?|_?state_?dict)?['\"]|"
     r"['\"][\w.]*scaler(s|_?states?|_?state_?dict)?['\"]\]\s*=[^=]|"
     r":\s*[\w.]*(?<!grad)scaler\w*\s*[,}]|"
     r"(_save|\bsave|checkpoint)\w*\((?:[^()]|\([^()]*\))*scaler",
-    re.I,
 )
 _LOADS_A_SCALER = re.compile(
-    r"scaler[\w\])]*\.load_state_dict|"
+    r"(?i)scaler[\w\])]*\.load_state_dict|"
     r"(\[|get\(|pop\()['\"][\w.]*scaler\w*['\"][])](?!\s*=[^=])|"
     r"(load|resume)\w*\((?:[^()]|\([^()]*\))*scaler",
-    re.I,
 )
+
+
+def scaler_recreated_in_loop(source: Source, traces: Traces) -> Iterator[ast.AST]:
+    """Yield the scalers that are made again while an optimizer of outside trains."""
+    steps = [step for trace in traces for step in trace.of("step")]
+    stepped = {loop for step in steps for loop in step.loops}
+    for made in source.calls:
+        if "GradScaler" in called(made):
+            repeats = _repeats_of(source, traces, made, stepped)
+            # With a new optimizer in the same loop, a new training begins.
+            if not all(_makes_an_optimizer(source, each) for each in repeats):
+                yield made
+
+
+def _repeats_of(
+    source: Source, traces: Traces, made: ast.Call, stepped: set[ast.AST]
+) -> list[ast.AST]:
+    """Return the loops with steps that make a scaler again, or a function that is called in one."""
+    repeats = [node for node in source.around(made) if node in stepped]
+    function: Function | None = next(source.around(made, Function), None)
+    if repeats or function is None:
+        return repeats
+    if not _trains_a_given_optimizer(source, function, stepped):
+        return []
+    for trace in traces:
+        for call, entered in trace.entered:
+            if entered is function:
+                repeats += stepped.intersection(source.around(call))
+    # A function that is named for an epoch is called once per epoch, by another file.
+    if re.search("epoch(?!s)", function.name):
+        repeats.append(function)
+    return repeats
+
+
+def _trains_a_given_optimizer(
+    source: Source, function: Function, stepped: set[ast.AST]
+) -> bool:
+    if stepped.isdisjoint(ast.walk(function)) or _makes_an_optimizer(source, function):
+        return False
+    arguments = function.args.args + function.args.kwonlyargs
+    names = [argument.arg for argument in arguments]
+    return "self" in names or any("optim" in name for name in names)
+
+
+def _makes_an_optimizer(source: Source, scope: ast.AST) -> bool:
+    for node in parts_of(scope, ast.Name | ast.Attribute):
+        is_stored = isinstance(node.ctx, ast.Store)
+        if is_stored and source.kind(name_of(node)) == OPTIMIZER:
+            return True
+    return False
 
 
 def scaler_not_saved(source: Source, traces: Traces) -> Iterator[ast.AST]:
@@ -107,7 +155,7 @@ def _is_kept(source: Source, state: ast.Call) -> bool:
             name = called(inner)
             if name in ("print", "load_state_dict", "store"):
                 return False
-            if re.search("checkpoint", name, re.I) or not isinstance(outer, ast.Assign):
+            if has([name], "checkpoint") or not isinstance(outer, ast.Assign):
                 return True
             return not isinstance(outer.targets[0], ast.Name)
     return True
