@@ -5,22 +5,21 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-from ampsim.lint.events import ASKS, SCALED, Guard
+from ampsim.lint.events import ASKS, Guard
 from ampsim.lint.names import AVERAGE, SCALER, SCHEDULE, has, leaf, name_of
 from ampsim.lint.source import Function, Source
 
+_SCALED = "scaled by "  # begins the word of a value that a scaler has scaled
 # Names that may hold what a condition found out.
 _HIDES = re.compile(
-    r"(^|_)(stepped|called|ran|did|updated|should|do|done|ok|success|good|bad|valid|finite|last|"
-    r"end)(_|$)|finite|^(update|step)(_|$)",
-    re.I,
+    r"(?i)(^|_)(stepped|called|ran|did|updated|should|do|done|ok|success|good|bad|valid|finite|"
+    r"last|end)(_|$)|finite|^(update|step)(_|$)",
 )
 _CONFIG = re.compile(
-    r"(cfg|config|conf|args|opts?|hparams|hps?|params|flags|options|accelerator|fabric)$",
-    re.I,
+    r"(?i)(cfg|config|conf|args|opts?|hparams|hps?|params|flags|options|accelerator|fabric)$",
 )
 _SETTING = re.compile(
-    r"rank|master|main_process|is_main|mode|interval|type|name|policy|sched", re.I
+    r"(?i)rank|master|main_process|is_main|mode|interval|type|name|policy|sched"
 )
 _MAKES = re.compile(
     r"Scheduler|LR$|ema|EMA|Averaged|scaler|Scaler|\.get$|argparse|parse_args|torch\.device$|"
@@ -74,7 +73,7 @@ class Bindings:
     def words(self, node: ast.AST) -> frozenset[str]:
         """Return the words in an expression and in what its names were assigned.
 
-        A value that a scaler has scaled has the word `SCALED` with the name of the scaler.
+        A value that a scaler has scaled has the word `_SCALED` with the name of the scaler.
         """
         words = self.source.words(node)
         found = words.union(
@@ -83,16 +82,18 @@ class Bindings:
         if "scale" in words:
             owners = self.source.owners_of("scale", scope=node)
             found |= {
-                SCALED + self.name(each) for each in owners if self.kind(each) == SCALER
+                _SCALED + self.name(each)
+                for each in owners
+                if self.kind(each) == SCALER
             }
         return found
 
-    def scaled(self, node: ast.AST) -> str:
-        """Return the word that says by which scaler a value is scaled, or ""."""
-        for word in self.words(node):
-            if word.startswith(SCALED):
-                return word
-        return ""
+    def scaled_by(self, node: ast.AST) -> str | None:
+        """Return the name of the scaler by which a value is scaled, if there is one."""
+        for word in sorted(self.words(node)):
+            if word.startswith(_SCALED):
+                return word.removeprefix(_SCALED)
+        return None
 
     def value(self, node: ast.expr, name: str) -> Value:
         """Return the value of an expression that is assigned to a name."""
@@ -112,7 +113,9 @@ class Bindings:
                 self.values[name] = self.value(value, name)
             case _:
                 name = self.name(target)
-                self.values[name] = Value(name, frozenset({self.scaled(value)} - {""}))
+                words = self.words(value)
+                scaled = frozenset(each for each in words if each.startswith(_SCALED))
+                self.values[name] = Value(name, scaled)
 
     def bind_loop(self, target: ast.expr, iterated: ast.expr) -> frozenset[str]:
         """Name the targets of a loop by what it runs over; return their names."""
@@ -170,31 +173,29 @@ class Bindings:
 
     def is_setting(self, node: ast.expr) -> bool:
         """Return whether an expression is of settings, or of where training is."""
+        if isinstance(node, ast.Call):
+            return bool(_MAKES.search(ast.unparse(node.func)))
         name = leaf(name_of(node))
+        if isinstance(node, ast.Name | ast.Attribute):
+            if _HIDES.search(name):
+                return False
+            if self._is_known(name):
+                return True
+        if isinstance(node, ast.Name):
+            # A list is filled as the training goes, as by a hook.
+            kinds = map(type, self.source.assigned[name])
+            computed = self.values.get(name, Value(name)).computed
+            return not (computed or ast.List in kinds)
         match node:
-            case ast.Call(func=func):
-                return bool(_MAKES.search(ast.unparse(func)))
-            case ast.Name() | ast.Attribute() if _HIDES.search(name) or self._is_known(
-                name
-            ):
-                return not _HIDES.search(name)
-            case ast.Name():
-                # A list is filled as the training goes, as by a hook.
-                lists = [
-                    isinstance(each, ast.List) for each in self.source.assigned[name]
-                ]
-                return not (any(lists) or self.values.get(name, Value(name)).computed)
             case ast.Compare(
                 left=left, ops=[ast.Eq() | ast.NotEq()], comparators=[right]
             ):
-                named = name_of(right)[:1].isupper() or _SETTING.search(
-                    ast.unparse(left)
-                )
-                if not named and not isinstance(getattr(right, "value", None), str):
+                is_text = isinstance(getattr(right, "value", None), str)
+                is_of_class = name_of(right)[:1].isupper()
+                if not (is_text or is_of_class or _SETTING.search(ast.unparse(left))):
                     return False
-        parts = (
-            part for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr)
-        )
+        children = ast.iter_child_nodes(node)
+        parts = (part for part in children if isinstance(part, ast.expr))
         return isinstance(node, _PLAIN) and all(map(self.is_setting, parts))
 
     def _is_known(self, name: str) -> bool:

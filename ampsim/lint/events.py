@@ -7,7 +7,6 @@ from functools import cached_property
 
 from ampsim.lint.names import has
 
-SCALED = "scaled by "  # begins the word of a value that a scaler has scaled
 # Words of a condition that asks whether the step was skipped, or will be.
 ASKS = (
     r"get_scale|is_enabled|skip|_step_count|last_step|was_run|found_inf|overflow|finite|isnan|"
@@ -48,24 +47,36 @@ class Guard:
 
 
 @dataclass(frozen=True, eq=False)
-class Event:
-    """Something that a rule looks at.
+class Effect:
+    """What a call or a statement does.
 
     Attributes:
         kind: scale, backward, unscale, clip, step, update, bare (an optimizer's own step), apex,
             schedule, average, zero, grad (a statement with gradients) or autocast.
-        on: the name of the scaler, schedule or average; of a backward pass: scaled by a scaler,
-            plain, pipeline, or other.
+        on: the name of the scaler, schedule or average.
         of: the name of the optimizer.
+        scaled_by: the name of the scaler of the loss that is passed back; None if none is seen.
+        is_plain: whether the loss that is passed back is surely not scaled.
+    """
+
+    kind: str
+    on: str = ""
+    of: str = ""
+    scaled_by: str | None = None
+    is_plain: bool = False
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Event(Effect):
+    """An effect at a place, which a rule looks at.
+
+    Attributes:
         node: where it is.
         guards: the conditions on the way to it.
         loops: the loops around it, but for those over what the event is about, such as parameters.
         words: in its statement.
     """
 
-    kind: str
-    on: str
-    of: str
     node: ast.AST
     guards: tuple[Guard, ...]
     loops: tuple[ast.AST, ...]
@@ -146,7 +157,7 @@ class Trace(list[Event]):
     def scaled(self, before: Event) -> Event | None:
         """Return the last backward pass of a scaled loss before an event, on the way to it."""
         for each in reversed(self.of("backward", before=before, beside=before)):
-            if each.on.startswith(SCALED):
+            if each.scaled_by is not None:
                 return each
         return None
 

@@ -11,41 +11,28 @@ OPTIMIZER = "optimizer"
 SCHEDULE = "schedule"
 AVERAGE = "average"
 
-_BY_CLASS = (  # of what is called to make it
-    (SCALER, re.compile(r"GradScaler|NativeScaler|LossScaler|AmpScaler", re.I)),
-    (
-        AVERAGE,
-        re.compile(
-            r"AveragedModel|ModelEma|ExponentialMovingAverage|EMAModel|EmaModel|"
-            r"(^|\.)(EMA|Ema[A-Z])|EMA$"
-        ),
+_BY_CLASS = {  # of what is called to make it
+    SCALER: r"(?i)GradScaler|NativeScaler|LossScaler|AmpScaler",
+    AVERAGE: (
+        r"AveragedModel|ModelEma|ExponentialMovingAverage|EMAModel|EmaModel|"
+        r"(^|\.)(EMA|Ema[A-Z])|EMA$"
     ),
-    (
-        SCHEDULE,
-        re.compile(
-            r"lr_scheduler\.|Scheduler[^.]*$|LR$|LambdaLR|get_\w*schedule|CosineAnnealing|"
-            r"ReduceLROnPlateau",
-            re.I,
-        ),
+    SCHEDULE: (
+        r"(?i)lr_scheduler\.|Scheduler[^.]*$|LR$|LambdaLR|get_\w*schedule|CosineAnnealing|"
+        r"ReduceLROnPlateau"
     ),
-    (
-        OPTIMIZER,
-        re.compile(
-            r"(^|\.)(optim\.[A-Z]|Adam\w*$)|Optimizer$|"
-            r"(^|\.)(SGD|RMSprop|LBFGS|Lion|Lamb|LAMB|Adafactor|RAdam|NAdam|Adagrad)$"
-        ),
+    OPTIMIZER: (
+        r"(^|\.)(optim\.[A-Z]|Adam\w*$)|Optimizer$|"
+        r"(^|\.)(SGD|RMSprop|LBFGS|Lion|Lamb|LAMB|Adafactor|RAdam|NAdam|Adagrad)$"
     ),
-)
-_BY_NAME = (
-    (SCALER, re.compile(r"(?<!re)scaler", re.I)),
-    (SCHEDULE, re.compile(r"sched|lr_sche$|lr_policy", re.I)),
-    (
-        AVERAGE,
-        re.compile(r"(^|_)(ema|swa)(_|\d|$)|^(ema|swa)[A-Z]|averaged_model|EMA", re.A),
-    ),
-    (OPTIMIZER, re.compile(r"optim|^opt(_|\d|s?$)|_opts?(_|\d|$)|^opt[A-Z]", re.I)),
-)
-_NO_AVERAGE = re.compile(r"loss|acc|time|meter|metric|norm|grad_", re.I)
+}
+_BY_NAME = {
+    SCALER: r"(?i)(?<!re)scaler",
+    SCHEDULE: r"(?i)sched|lr_sche$|lr_policy",
+    AVERAGE: r"(?a)(^|_)(ema|swa)(_|\d|$)|^(ema|swa)[A-Z]|averaged_model|EMA",
+    OPTIMIZER: r"(?i)optim|^opt(_|\d|s?$)|_opts?(_|\d|$)|^opt[A-Z]",
+}
+_NO_AVERAGE = re.compile(r"(?i)loss|acc|time|meter|metric|norm|grad_")
 
 
 def name_of(node: ast.AST) -> str:
@@ -79,8 +66,8 @@ def called(node: ast.Call) -> str:
 @cache
 def kind_by_class(made_by: str) -> str:
     """Return the kind of what a call of this name makes, or ""."""
-    for kind, pattern in _BY_CLASS:
-        if pattern.search(made_by):
+    for kind, pattern in _BY_CLASS.items():
+        if re.search(pattern, made_by):
             return kind
     return ""
 
@@ -89,8 +76,8 @@ def kind_by_class(made_by: str) -> str:
 def kind_by_name(name: str) -> str:
     """Return the kind that a name alone says, or ""."""
     name = leaf(name)
-    for kind, pattern in _BY_NAME:
-        if pattern.search(name):
+    for kind, pattern in _BY_NAME.items():
+        if re.search(pattern, name):
             averages_others = kind == AVERAGE and _NO_AVERAGE.search(name)
             return "" if averages_others else kind
     return ""
@@ -99,6 +86,16 @@ def kind_by_name(name: str) -> str:
 def parts_of(tree: ast.AST, kinds: Any) -> Iterator[Any]:
     """Yield the nodes of some kinds in a tree."""
     return (node for node in ast.walk(tree) if isinstance(node, kinds))
+
+
+def assigned_in(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Yield each target of a statement with the value that it is assigned."""
+    match node:
+        case ast.Assign(targets=targets, value=value):
+            for target in targets:
+                yield target, value
+        case ast.AnnAssign(target=target, value=ast.expr() as value):
+            yield target, value
 
 
 def arguments_of(call: ast.Call) -> list[ast.expr]:
@@ -136,15 +133,8 @@ def is_wrapper(name: str) -> bool:
 
 def is_module(node: ast.AST) -> bool:
     """Return whether ``node.grad`` is a function, as in torch.autograd.grad."""
-    return leaf(name_of(node)) in (
-        "autograd",
-        "jax",
-        "func",
-        "tape",
-        "nnx",
-        "eqx",
-        "mx",
-        "ag",
+    return bool(
+        re.fullmatch("autograd|jax|func|tape|nnx|eqx|mx|ag", leaf(name_of(node)))
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from ampsim.lint.names import (
     SCHEDULE,
+    assigned_in,
     called,
     kind_by_class,
     kind_by_name,
@@ -26,8 +27,7 @@ from ampsim.lint.names import (
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 # A text without any of these has nothing to do with loss scaling, and is not walked.
 _CONCERNED = re.compile(
-    r"scaler|scale_loss|DynamicScale|dynamic_scale|DynamicLossScale|cuda(\.| import )amp",
-    re.I,
+    r"(?i)scaler|scale_loss|DynamicScale|dynamic_scale|DynamicLossScale|cuda(\.| import )amp",
 )
 _WRAPPED = re.compile(
     r"(?P<accelerate>accelerator\.backward\()|(?P<Fabric>fabric\.backward\()|"
@@ -42,15 +42,14 @@ _OTHER_PRECISION = re.compile(  # where it is written, and not chosen
     r"(?:Accelerator|Fabric|Trainer)\((?:[^()]|\([^()]*\))*?precision\s*=\s*"
     r"(?!['\"]?(?:fp16|16|16-mixed)['\"]?[,\s)])(?:['\"][^'\"]*['\"]|\d+)\s*[,)]"
 )
-_IGNORE = re.compile(r"#\s*ampsim:\s*ignore(?:\[([^\]]*)\])?", re.I)
+_IGNORE = re.compile(r"(?i)#\s*ampsim:\s*ignore(?:\[([^\]]*)\])?")
 COMMENT = re.compile(r"#.*")
 _FIXED = re.compile(  # a scale of apex, or a level without one
-    r"initialize\((?:[^()]|\([^()]*\))*\b(loss_scale=['\"]?[\d.]|opt_level=['\"]O[03])|"
+    r"(?m)initialize\((?:[^()]|\([^()]*\))*\b(loss_scale=['\"]?[\d.]|opt_level=['\"]O[03])|"
     r"^\s*loss_scale = ['\"]?[\d.]",
-    re.M,
 )
 _MAGIC = re.compile(
-    r"^([ \t]*)(%%?[a-z]|!).*", re.M
+    r"(?m)^([ \t]*)(%%?[a-z]|!).*"
 )  # of a notebook that was written to a file
 
 
@@ -78,11 +77,9 @@ class Source:
         self.tree = tree
         self.text = text
         self.nodes = [*ast.walk(tree)]
-        self.functions = [node for node in self.nodes if isinstance(node, Function)]
-        self.calls = [node for node in self.nodes if isinstance(node, ast.Call)]
-        self.classes = {
-            node.name: node for node in self.nodes if isinstance(node, ast.ClassDef)
-        }
+        self.functions = [*parts_of(tree, Function)]
+        self.calls = [*parts_of(tree, ast.Call)]
+        self.classes = {node.name: node for node in parts_of(tree, ast.ClassDef)}
         self.owners: dict[ast.AST, str] = {}
         for name, each in self.classes.items():
             self.owners |= dict.fromkeys(each.body, name)
@@ -104,14 +101,10 @@ class Source:
 
     def _note_names(self, node: ast.AST) -> None:
         """Note what names are assigned in a statement."""
-        match node:
-            case ast.Assign(targets=targets, value=value):
-                for target in targets:
-                    self.assigned[leaf(name_of(target))].append(value)
-            case ast.AnnAssign(target=target, value=ast.expr() as value):
-                self.assigned[leaf(name_of(target))].append(value)
-            case ast.arg(arg=name, annotation=ast.expr() as annotation):
-                self.makers[name] = name_of(annotation)
+        for target, value in assigned_in(node):
+            self.assigned[leaf(name_of(target))].append(value)
+        if isinstance(node, ast.arg) and node.annotation:
+            self.makers[node.arg] = name_of(node.annotation)
 
     def scalers(self) -> Iterator[tuple[ast.Call, str]]:
         """Yield the calls that make torch's scalers, each with the last part of its name."""

@@ -10,12 +10,14 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 
 from ampsim.lint.bindings import Bindings
-from ampsim.lint.events import SCALED, Event, Guard, Trace
+from ampsim.lint.events import Effect, Event, Guard, Trace
 from ampsim.lint.names import (
     AVERAGE,
     OPTIMIZER,
     SCALER,
+    SCHEDULE,
     arguments_of,
+    assigned_in,
     called,
     has,
     is_wrapper,
@@ -29,7 +31,7 @@ DEEPEST = 6
 LONGEST = 4000
 _CLIPS = re.compile(r"^clip_grad(ient)?s?(_norm|_value|_with_norm)?_*$")
 _OWN_CLIP = re.compile(
-    r"accel|fabric|trainer|strategy|plugin|engine|scaler|optim|^self$|precision", re.I
+    r"(?i)accel|fabric|trainer|strategy|plugin|engine|scaler|optim|^self$|precision"
 )
 _AVERAGES = re.compile(
     r"^_?(update|accumulate|step)_(?!\w*(loss|acc_|accuracy|met(er|ric)|norm))(\w*_)?ema(_\w+)?$|"
@@ -41,19 +43,21 @@ _DECAYS = re.compile(  # parameters that are moved towards others
     r"\.lerp_\(|\.copy_\(.*\.lerp\(|\.mul_\((.|\n)*\.add_\(|\.(data = |copy_\().*\*.*\+|"
     r"\[\w+\] = .*\*.*\+ \(1(\.0)? - .*\*"
 )
-# The events of a method, by the kind of its object, its name, and whether it has arguments.
-_METHODS = {
-    "scaler.scale(_)": "scale",
-    "scaler.unscale_(_)": "unscale",
-    "scaler.step(_)": "step",
-    "scaler.minimize(_)": "step",  # of paddle
-    "scaler.update()": "update",
-    "scaler.update(_)": "update",
-    "optimizer.step()": "bare",
-    "optimizer.first_step(_)": "bare",  # of SAM
-    "optimizer.second_step(_)": "bare",
-    "schedule.step()": "schedule",
-    "schedule.dampen()": "schedule",
+# The kinds of what a method does, by the kind of its object and its name.
+_WITH_ARGUMENTS = {
+    SCALER: {
+        "scale": "scale",
+        "unscale_": "unscale",
+        "step": "step",
+        "minimize": "step",  # of paddle
+        "update": "update",
+    },
+    OPTIMIZER: {"first_step": "bare", "second_step": "bare"},  # of SAM
+}
+_WITHOUT_ARGUMENTS = {
+    SCALER: {"update": "update"},
+    OPTIMIZER: {"step": "bare"},
+    SCHEDULE: {"step": "schedule", "dampen": "schedule"},
 }
 _FUNCTIONS = {  # of anything but a scaler
     "unscale_": "unscale",
@@ -73,14 +77,13 @@ _OF_ACCELERATE = {
 _MAYBE_SCALED = r"scal|accel|fabric|(^|_)amp(_|$)"  # of a loss
 _MOVES = re.compile(r"(update\w*|step|accumulate)$")  # methods of an average
 _NO_PARAMETERS = "loss|item|acc|metric|norm|decay_only|buffer"
-# Events of a call that is known by its name alone, unless its function shows them.
+# Effects of a call that is known by its name alone, unless its function shows them.
 _BY_NAME = ("backward", "bare", "schedule", "clip")
 _LEAVES = ast.Return | ast.Continue | ast.Break
 _SIMPLE = (
     ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr | ast.Return | ast.Assert
 )
 LIGHTNING = "Lightning"
-Found = Iterator[tuple[str, str, str]]
 
 
 class Walker:
@@ -106,12 +109,10 @@ class Walker:
         self.loops: tuple[tuple[ast.AST, frozenset[str]], ...] = ()
         self.stack: tuple[ast.AST, ...] = (start,)
         self.owner = source.owners.get(start, "")
-        self.has_gradients = ".grad" in source.text
         self.left = LONGEST
 
     def block(self, body: Sequence[ast.stmt]) -> None:
-        """Walk statements, with what an early leave says of those after it."""
-        kept = self.guards
+        """Walk statements up to one that leaves."""
         for statement in body:
             self.left -= 1
             if self.left < 0:
@@ -119,7 +120,6 @@ class Walker:
             self.walk(statement)
             if isinstance(statement, _LEAVES | ast.Raise):
                 break
-        self.guards = kept
 
     def guarded(self, guards: Sequence[Guard], body: Sequence[ast.stmt]) -> None:
         """Walk statements under conditions."""
@@ -129,7 +129,7 @@ class Walker:
         self.guards = kept
 
     def walk(self, node: ast.AST) -> None:
-        """Walk the parts of a statement or an expression, then note what they amount to."""
+        """Walk the parts of a statement or an expression, then record what they do."""
         match node:
             case (
                 ast.Name()
@@ -149,10 +149,10 @@ class Walker:
                 self.guarded((Guard(f"{id(node)} case", benign=False),), node.body)
             case _:
                 for _, part in ast.iter_fields(node):
-                    self.parts(part if isinstance(part, list) else [part])
-                self.amounts(node)
+                    self.visit_parts(part if isinstance(part, list) else [part])
+                self.record_effects(node)
 
-    def parts(self, parts: Sequence[object]) -> None:
+    def visit_parts(self, parts: Sequence[object]) -> None:
         """Walk the parts of a node, or the statements of a block."""
         self.block([part for part in parts if isinstance(part, ast.stmt)])
         for part in parts:
@@ -184,7 +184,7 @@ class Walker:
         else:
             self.walk(node.iter)
             if _mixes(node, self.names.words(node.iter)):
-                self.note("average", node, "this average")
+                self.emit(Effect("average", on="this average"), node)
             targets = self.names.bind_loop(node.target, node.iter)
         self.loops = (*self.loops, (node, targets))
         self.block(node.body)
@@ -192,37 +192,28 @@ class Walker:
         self.passed = passed
         self.block(node.orelse)
 
-    def amounts(self, node: ast.AST) -> None:
-        """Note what a call or a simple statement does; bind the names that it assigns."""
-        match node:
-            case ast.Call():
-                self.call(node)
-            case ast.Assign(targets=targets, value=value):
-                for target in targets:
-                    self.names.bind(target, value)
-            case ast.AnnAssign(target=target, value=ast.expr() as value):
-                self.names.bind(target, value)
-        if self.has_gradients and isinstance(node, _SIMPLE):
-            words = self.names.words(node)
-            if ".grad" in words:
-                names = map(self.names.name, parts_of(node, ast.Name))
-                self.note("grad", node, words=words, about=names)
+    def record_effects(self, node: ast.AST) -> None:
+        """Record what a call or a simple statement does; bind the names that it assigns."""
+        if isinstance(node, ast.Call):
+            self.visit_call(node)
+        for target, value in assigned_in(node):
+            self.names.bind(target, value)
+        if isinstance(node, _SIMPLE) and ".grad" in self.names.words(node):
+            names = map(self.names.name, parts_of(node, ast.Name))
+            self.emit(Effect("grad"), node, [*names])
 
-    def call(self, node: ast.Call) -> None:
-        """Walk a function of this file; note a call, unless its function was seen to do it."""
-        events = [*self.events_of(node)]
-        kinds = [kind for kind, _, _ in events]
+    def visit_call(self, node: ast.Call) -> None:
+        """Walk a function of this file; record a call, unless its function was seen to do it."""
+        effects = [*self.effects_of(node)]
         before = len(self.trace)
-        if "average" not in kinds:
+        if all(effect.kind != "average" for effect in effects):
             self.enter(node)
         is_seen = len(self.trace) > before
         owner = node.func.value if isinstance(node.func, ast.Attribute) else node.func
-        about = map(self.names.name, (owner, *node.args[:1]))
-        subjects = [*about]
-        words = self.names.words(node)
-        for kind, on, of in events:
-            if not (is_seen and kind in _BY_NAME):
-                self.note(kind, node, on, of, words, [on, of, *subjects])
+        about = [*map(self.names.name, (owner, *node.args[:1]))]
+        for effect in effects:
+            if not (is_seen and effect.kind in _BY_NAME):
+                self.emit(effect, node, about)
 
     def enter(self, node: ast.Call) -> None:
         """Walk the function that is called, if it is known."""
@@ -237,24 +228,23 @@ class Walker:
         self.names, self.passed, self.stack, self.owner = kept
         self.trace.entered.append((node, function))
 
-    def note(
-        self,
-        kind: str,
-        node: ast.AST,
-        on: str = "",
-        of: str = "",
-        words: frozenset[str] = frozenset(),
-        about: Collection[str] | Iterator[str] = (),
-    ) -> None:
+    def emit(self, effect: Effect, node: ast.AST, about: Collection[str] = ()) -> None:
         """Add an event; a loop over what the event is about is none of its loops."""
-        subjects = [*about]
+        subjects = (effect.on, effect.of, *about)
         loops = list[ast.AST]()
         for loop, targets in self.loops:
             items = tuple(targets)
             if not any(name.startswith(items) for name in subjects):
                 loops.append(loop)
-        guards = self.guards + self.passed
-        self.trace.append(Event(kind, on, of, node, guards, tuple(loops), words))
+        self.trace.append(
+            Event(
+                **vars(effect),
+                node=node,
+                guards=self.guards + self.passed,
+                loops=tuple(loops),
+                words=self.names.words(node),
+            )
+        )
 
     def resolve(self, func: ast.expr) -> tuple[str, Function | None]:
         """Return the function of this file that is called, and of a method, its object's class."""
@@ -271,60 +261,60 @@ class Walker:
                 return owner, self.source.method(owner, attr)
         return "", None
 
-    def events_of(self, node: ast.Call) -> Found:
-        """Yield the kind, the subject and the optimizer of the events that a call is."""
+    def effects_of(self, node: ast.Call) -> Iterator[Effect]:
+        """Yield what a call does."""
         owner: ast.expr = ast.Name("")
         if isinstance(node.func, ast.Attribute):
             owner = node.func.value
         attr = called(node)
-        kind = self.names.kind(owner)
+        object_kind = self.names.kind(owner)
         base = self.names.name(owner)
         given = arguments_of(node)
         names = [self.names.name(each) for each in given]
-        mark = "_" if given else ""
-        event = _METHODS.get(f"{kind}.{attr}({mark})", "")
-        if kind != SCALER:
-            event = event or _FUNCTIONS.get(attr, "")
+        methods = _WITH_ARGUMENTS if given else _WITHOUT_ARGUMENTS
+        kind = methods.get(object_kind, {}).get(attr, "")
+        if object_kind != SCALER:
+            kind = kind or _FUNCTIONS.get(attr, "")
         if self.source.wrapped and is_wrapper(base) and attr in _OF_ACCELERATE:
-            event = "unscale"
-        match event:
+            kind = "unscale"
+        match kind:
             case "bare":
                 yield self.own_step(base)
             case "backward" if base:
-                yield event, self.scaled_by(node, owner, base), ""
+                yield self.backward(node, owner, base)
             case "apex":
                 if names[1:] and not self.source.fixed:
-                    yield event, base, names[1]
-            case "":
-                pass
-            case _:
-                yield event, base, names[0] if names else base
-        yield from self.events_by_name(node, given, base, kind)
+                    yield Effect(kind, on=base, of=names[1])
+            case _ if kind:
+                yield Effect(kind, on=base, of=names[0] if names else base)
+        yield from self.effects_by_name(node, given, base, object_kind)
 
-    def scaled_by(self, node: ast.Call, owner: ast.expr, base: str) -> str:
-        """Return by which scaler a loss that is passed back is scaled, or plain, or other."""
+    def backward(self, node: ast.Call, owner: ast.expr, base: str) -> Effect:
+        """Return a backward pass, with the scaler of its loss where one is seen."""
         wrapped = self.source.wrapped
         if called(node) == "manual_backward":
-            return SCALED + LIGHTNING if wrapped == LIGHTNING else "other"
+            scaler = LIGHTNING if wrapped == LIGHTNING else None
+            return Effect("backward", scaled_by=scaler)
         if wrapped and is_wrapper(base) and node.args:
-            return SCALED + base
-        if scaled := self.names.scaled(owner):
-            return scaled
+            return Effect("backward", scaled_by=base)
+        scaler = self.names.scaled_by(owner)
+        if scaler is not None:
+            return Effect("backward", scaled_by=scaler)
         may_be_scaled = node.args or has(self.names.words(owner), _MAYBE_SCALED)
-        return "other" if may_be_scaled else "plain"
+        return Effect("backward", is_plain=not may_be_scaled)
 
-    def own_step(self, optimizer: str) -> tuple[str, str, str]:
-        """Return the event of an optimizer's own step, which a library may have wrapped."""
+    def own_step(self, optimizer: str) -> Effect:
+        """Return an optimizer's own step, which a library may have wrapped."""
         passes = self.trace.of("backward")
-        scaler = passes[-1].on.removeprefix(SCALED) if passes else ""
+        scaler = (passes[-1].scaled_by if passes else None) or ""
         if self.source.wrapped and (is_wrapper(scaler) or scaler == LIGHTNING):
-            return "step", scaler, optimizer
-        return "bare", "", optimizer
+            return Effect("step", on=scaler, of=optimizer)
+        return Effect("bare", of=optimizer)
 
-    def events_by_name(
+    def effects_by_name(
         self, node: ast.Call, given: Sequence[ast.expr], base: str, kind: str
-    ) -> Found:
-        """Yield the events that the name of what is called says, and what it is given."""
+    ) -> Iterator[Effect]:
+        """Yield what a call does by the name of what is called, and by what it is given."""
         attr = called(node)
         name = self.names.name(node.func)
         # timm's scaler is called with the loss and the optimizer, and does all.
@@ -332,16 +322,15 @@ class Walker:
             for each in given[1:]:
                 if self.names.kind(each) == OPTIMIZER:
                     of = self.names.name(each)
-                    yield "backward", SCALED + name, of
-                    yield "unscale", name, of
-                    yield "step", name, of
-                    yield "update", name, of
+                    yield Effect("backward", of=of, scaled_by=name)
+                    for done in ("unscale", "step", "update"):
+                        yield Effect(done, on=name, of=of)
         # A method of a library's own object unscales before it clips.
         is_own = _OWN_CLIP.search(leaf(base)) and self.source.wrapped != LIGHTNING
         if _CLIPS.match(attr) and not is_own:
-            yield "clip", "", ""
+            yield Effect("clip")
         if self.is_average(attr, given, kind):
-            yield "average", base or name, ""
+            yield Effect("average", on=base or name)
 
     def is_average(self, attr: str, given: Sequence[ast.expr], kind: str) -> bool:
         """Return whether a call updates an average of parameters, and not of losses or buffers."""
@@ -370,7 +359,7 @@ def _mixes(node: ast.For | ast.AsyncFor, over: Collection[str]) -> bool:
 
 def traces_of(source: Source) -> Iterator[Trace]:
     """Yield the events of the module, and of the functions that nothing else enters."""
-    called_names = {called(each) for each in source.calls}
+    called_names = {*map(called, source.calls)}
 
     def order(function: Function) -> tuple[bool, int]:
         # What this file calls comes last: it may have been entered by then.

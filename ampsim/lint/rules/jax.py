@@ -9,7 +9,7 @@ from ampsim.lint.events import Traces
 from ampsim.lint.names import called, is_module, name_of
 from ampsim.lint.source import Source
 
-_DYNAMIC = re.compile(r"dynamic_?scale", re.I)
+_DYNAMIC = re.compile(r"(?i)dynamic_?scale")
 _STEPS = re.compile(r"apply_(gradients|updates)|\.update\(|optim|params - ")
 _REPORTS = re.compile(r"print|log|info|write|add_scalar|append|float|item")
 _SELECTIONS = ("map", "tree_map", "tree_multimap")
@@ -26,12 +26,12 @@ class ScaledStep(NamedTuple):
 
     def reads(self, name: str) -> list[ast.Name]:
         """Return where the function reads a name."""
-        names = (
+        own = (
             each
             for each in self.nodes
             if isinstance(each, ast.Name) and each.id == name
         )
-        return [each for each in names if isinstance(each.ctx, ast.Load)]
+        return [each for each in own if isinstance(each.ctx, ast.Load)]
 
 
 def scaled_steps(source: Source) -> Iterator[ScaledStep]:
@@ -68,7 +68,8 @@ def is_finite_ignored(source: Source, traces: Traces) -> Iterator[ast.AST]:
         for call in step.nodes:
             if isinstance(call, ast.Call) and called(call) in _SELECTIONS:
                 texts = [*map(ast.unparse, call.args)]
-                yield from [call] * (len({*texts}) < len(texts) == 3)
+                if len({*texts}) < len(texts) == 3:
+                    yield call
 
 
 def _acts(source: Source, flag: ast.Name) -> bool:

@@ -7,8 +7,8 @@ after the event in the same pass through the loop, and `Event` whether two happe
 import ast
 import re
 
-from ampsim.lint.events import SCALED, Event, Trace
-from ampsim.lint.names import called, has, leaf, name_of, parts_of
+from ampsim.lint.events import Event, Trace
+from ampsim.lint.names import called, has, keywords_of, leaf, name_of, parts_of
 from ampsim.lint.source import Source
 
 _HALVES = ("first_step", "second_step")  # of SAM, which scaler.step() does not call
@@ -33,8 +33,8 @@ def _steps_of_schedule(source: Source, trace: Trace, schedule: Event) -> list[Ev
     made = source.made.get(leaf(schedule.on))
     if made is None:
         return steps
-    keywords = [word.value for word in made.keywords]
-    optimizers = {leaf(name_of(given)) for given in (*made.args[:1], *keywords)}
+    given = (*made.args[:1], *keywords_of(made).values())
+    optimizers = {*map(leaf, map(name_of, given))}
     mine = [step for step in steps if leaf(step.of) in optimizers]
     if mine:
         return mine
@@ -127,7 +127,7 @@ def optimizer_bypasses_scaler(source: Source, trace: Trace, bare: Event) -> bool
         # A setting may turn the scaler off, and its unscale_() does nothing then.
         return not (is_certain and has_alternative)
     passes = trace.of("backward", before=bare, beside=bare)
-    is_scaled = all(each.on.startswith(SCALED) for each in passes)
+    is_scaled = all(each.scaled_by is not None for each in passes)
     return is_scaled and is_certain and not has_alternative
 
 
@@ -137,7 +137,7 @@ def clip_per_micro_batch(source: Source, trace: Trace, clip: Event) -> bool:
     if passes:
         # A plain loss has no scaler, and unscale_() in each micro-batch raises.
         last = passes[-1]
-        if last.on == "plain" or trace.of("unscale", after=last, near=clip):
+        if last.is_plain or trace.of("unscale", after=last, near=clip):
             return False
     steps = trace.of("step", "bare", beside=clip)
     return trace.is_per_micro_batch(clip, steps)

@@ -18,10 +18,10 @@ BF16 = "bfloat16"
 FP32 = "float32"
 UNKNOWN = "unknown"
 _SPELLINGS = {
-    FP16: re.compile(r"(torch\.)?(float16|half)|fp16|16|16-mixed|16-true|FP16", re.I),
-    BF16: re.compile(r"(torch\.)?bfloat16|bf16|bf16-mixed|bf16-true", re.I),
+    FP16: re.compile(r"(?i)(torch\.)?(float16|half)|fp16|16|16-mixed|16-true|FP16"),
+    BF16: re.compile(r"(?i)(torch\.)?bfloat16|bf16|bf16-mixed|bf16-true"),
     FP32: re.compile(
-        r"(torch\.)?(float32|float|double|float64)|fp32|tf32|32|32-true|no", re.I
+        r"(?i)(torch\.)?(float32|float|double|float64)|fp32|tf32|32|32-true|no"
     ),
 }
 _OTHER_SCALERS = re.compile(
@@ -118,7 +118,7 @@ def _asks_for_bfloat16(source: Source, enabled: ast.expr) -> bool:
 
 def autocast_without_scaler(source: Source, trace: Trace, each: Event) -> bool:
     """Return whether the loss of an fp16 autocast is passed back and stepped with, unscaled."""
-    if each.on != "plain" or _OTHER_SCALERS.search(source.text):
+    if not each.is_plain or _OTHER_SCALERS.search(source.text):
         return False
     # A branch that asks for the precision may be the one without an autocast.
     for guard in each.guards:
