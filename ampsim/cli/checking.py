@@ -65,7 +65,7 @@ def _judged(
         fail(str(error), NO_RESULT)
     for result in judged.errors:
         # A loop that raises is the user's error, like a script that raises.
-        is_raised = result.check.group == "loop" and not result.is_overdue
+        is_raised = result.check.label == "loop" and not result.is_overdue
         if is_raised and not judged.findings:
             fail(f"{result.target}: {result.text}")
     return judged
@@ -121,7 +121,7 @@ def _show_table(judged: "Report") -> None:
     for name in judged.scalers:
         table.add_column(name, overflow="fold")
     for check, results in judged.rows():
-        cells: list[str | Text] = [check.group.split()[0], check.name]
+        cells: list[str | Text] = [check.label, check.name]
         for result in results:
             style = COLOURS[result.outcome] if result else ""
             cells.append(Text(sign(result), style))

@@ -11,6 +11,15 @@
 * `check_ranks` runs the checks on scalers that synchronize over several ranks.
 * `parametrize_with_checks` makes a pytest test of each check of scalers or loops.
 * `scheduler` runs threads one at a time in an order that the test chooses.
+
+The modules, from what all share to what one kind of target needs:
+
+* `check` (a check, a result, the texts of failures), `judge` (runs one check), `child` (in a process
+  of its own), `alarm` (with a time limit), `examples` (generates), `report` (a table).
+* ``scaler_checks``, ``ranks``, ``loop``, ``script_checks``: one package per kind of target. In each,
+  ``check`` or ``checks`` has its checks, and ``run`` or ``judge`` the functions that run them.
+* `lines` and ``scheduler`` watch a user's code and its threads, ``emit`` writes a failure as a test,
+  and `parametrize` and `plugin` are for pytest.
 """
 
 import importlib

@@ -24,7 +24,7 @@ class Check:
         function: tests the property.
         issue: address of a public report of a failure.
         level: sort key of a report.
-        group: heading in a report; a table shows its first word.
+        label: what a table shows beside the name: "L5" for a level of scalers, "loop", "script", "ranks".
         needs: features that the check needs; it is skipped for a target that declares one of them
             unsupported.
     """
@@ -34,7 +34,7 @@ class Check:
     function: Callable[..., Any]
     issue: str = ""
     level: int = 0
-    group: str = ""
+    label: str = ""
     needs: tuple[str, ...] = ()
 
     def __repr__(self) -> str:

@@ -85,9 +85,8 @@ class Report:
         lines = [_row(["level", "check", *self.scalers])]
         lines.append(_row(["---"] * (2 + len(self.scalers))))
         for check, results in self.rows():
-            level, *_ = check.group.split()
             signs = [sign(result) for result in results]
-            lines.append(_row([level, f"`{check.name}`", *signs]))
+            lines.append(_row([check.label, f"`{check.name}`", *signs]))
         for result, text in self.at_length():
             head = f"### {result.target}: `{result.check.name}`"
             lines += ["", head, "", "```", text, "```"]

@@ -91,7 +91,7 @@ def test_json_has_a_record_per_result():
 
 
 def test_report_shows_skip_reasons():
-    of_loop = Result(replace(NORMAL, group="loop"), "mine", "skipped", "no split=")
+    of_loop = Result(replace(NORMAL, label="loop"), "mine", "skipped", "no split=")
     report = Report([*RESULTS, of_loop, Result(BUDGET, "third", "skipped", "no floor")])
     text = report.to_markdown()
     assert "mine: scale_is_never_subnormal skipped: no split=" in text

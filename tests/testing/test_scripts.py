@@ -308,6 +308,24 @@ def test_library_that_steps_is_named(tmp_path):
     assert "library  library/__init__.py:2 makes this call" in text
 
 
+def test_error_text_is_no_ending(tmp_path):
+    script = write(
+        tmp_path,
+        r"""
+        for _ in range(8):
+            optimizer.zero_grad()
+            scaler.scale(model(torch.randn(4, 4)).square().mean()).backward()
+            if not all(param.grad.isfinite().all() for param in model.parameters()):
+                raise ValueError("overflow\nend")
+            scaler.step(optimizer)
+            scaler.update()
+        """,
+    )
+    results, _ = judge_script(script)
+    text = failures(results)["skipped_step_changes_nothing"]
+    assert "the script raises end" in text
+
+
 def test_in_a_path_names_no_library(tmp_path):
     path = Path(
         write(

@@ -10,7 +10,7 @@ from ampsim.testing.loop.state import Difference
 CHECKS: dict[str, Check] = {}  # by name; see `ampsim.testing.loop.checks`
 # Registers a function of a loop's maker and of batches, which returns a counterexample or None.
 check: Callable[..., Callable[..., Check]] = partial(
-    stating, Check, CHECKS, group="loop"
+    stating, Check, CHECKS, label="loop"
 )
 
 

@@ -105,7 +105,7 @@ def check(issue: str = "") -> Callable[..., Check]:
     Args:
         issue: as `stating` takes it.
     """
-    return stating(Check, CHECKS, issue=issue, group="ranks")
+    return stating(Check, CHECKS, issue=issue, label="ranks")
 
 
 def check_each(issue: str = "") -> Callable[..., Check]:

@@ -298,7 +298,7 @@ def check(
         CHECKS,
         issue=issue,
         level=level,
-        group=f"L{level} {LEVELS[level]}",
+        label=f"L{level}",
         needs=tuple(needs.split()),
         adapts=tuple(adapts.split()),
         strategies=strategies,

@@ -11,7 +11,7 @@ from ampsim.testing.script_checks.trace import Event
 BYPASSED = "the step bypasses the scaler, which skips it on inf and NaN: call scaler.step(optimizer)"
 CHECKS: dict[str, Check] = {}
 # Registers a function of an `Observation`.
-check = stating(Check, CHECKS, group="script")
+check = stating(Check, CHECKS, label="script")
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ class Observation:
     @property
     def error_message(self) -> str:
         """The last line of the script's own error; "" if it ended well."""
-        return self.error.strip().rpartition("\n")[2]
+        return last_line(self.error)
 
     @property
     def error_place(self) -> str:
@@ -92,6 +92,11 @@ class Observation:
         """Return the outcome of the trial of a kind; None if it has none, or was killed."""
         outcomes = (each for each in self.outcomes if each.trial.kind == kind)
         return next((each for each in outcomes if each.ended != "killed"), None)
+
+
+def last_line(traceback: str) -> str:
+    """Return the line of a traceback that names the error; "" for none."""
+    return traceback.strip().rpartition("\n")[2]
 
 
 def without_objects(trace: OptimizerTrace) -> OptimizerTrace:

@@ -66,7 +66,7 @@ class Listener:
         """Return where a checkpoint is written that the script saves at a path."""
         return target
 
-    def end(self, why: str) -> None:
+    def end(self, why: str, error: str = "") -> None:
         """Act when the script has ended."""
 
 

@@ -22,7 +22,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ampsim.testing.lines import Place, where
-from ampsim.testing.script_checks.observation import Observation, without_objects
+from ampsim.testing.script_checks.observation import (
+    Observation,
+    last_line,
+    without_objects,
+)
 from ampsim.testing.script_checks.recorder import Listener, Recorder
 from ampsim.testing.script_checks.trace import OptimizerTrace
 from ampsim.testing.script_checks.trial import Trial, TrialRecord, plan
@@ -167,7 +171,7 @@ class Session(Listener):
             replaced: Texts.
         """
         recorder = self.recorder
-        recorder.listener.end(error.strip().rpartition("\n")[2] if error else ended)
+        recorder.listener.end(ended, last_line(error))
         optimizers = recorder.optimizers.values()
         scalers = recorder.scalers.values()
         return Observation(

@@ -16,7 +16,7 @@ from ampsim.testing.script_checks.snapshot import Snapshot
 from ampsim.testing.script_checks.trace import Event, OptimizerTrace
 from ampsim.testing.script_checks.trial import TrialRecord
 
-ENDED_WELL = ("two windows", "end", "enough")  # see `TrialRecord.ended`
+ENDED_WELL = ("two windows", "end", "enough")  # see `TrialRecord`
 OFTEN = 0.9  # of the windows: a schedule that advances so often advances in each one
 SMALLEST = 1e-30  # a scale below has no room to fall
 KEPT = "the scaler is not updated: call scaler.update() in each iteration, also where the step is skipped"
@@ -84,6 +84,8 @@ class Skip:
     @property
     def raises(self) -> bool:
         """Whether the script raises in the trial, and not without the overflow."""
+        if self.outcome.error:
+            return self.outcome.error != self.unchanged.error
         return self.outcome.ended not in (*ENDED_WELL, self.unchanged.ended)
 
 
@@ -129,9 +131,9 @@ def skipped_step_changes_nothing(run: Observation) -> Iterator[Finding]:
 
 def _raised(skip: Skip) -> Finding:
     # So say unscale_() and step() of a scaler without an update.
-    is_kept = "has already been called" in skip.outcome.ended
+    is_kept = "has already been called" in skip.outcome.error
     cause = KEPT if is_kept else RAISES
-    seen = f"the script raises {skip.outcome.ended}"
+    seen = f"the script raises {skip.outcome.error or skip.outcome.ended}"
     return skip.finding_at(skip.outcome.events[-1].where, seen, cause)
 
 

@@ -39,8 +39,8 @@ class TrialRecord:
 
     Attributes:
         trial: What was done.
-        ended: "two windows", "end", or the error that the script raised; "killed" if it did not end
-            in time.
+        ended: "two windows", or as of an `Observation`; "killed" if it did not end in time.
+        error: What the script raised: the last line of its traceback.
         before: When the first gradient of the trial had arrived.
         after: At the end of the first window, or of the last one if each overflows.
         gradients: For each step of the first window, the first elements of each gradient, unscaled.
@@ -57,6 +57,7 @@ class TrialRecord:
 
     trial: Trial
     ended: str = "killed"
+    error: str = ""
     before: dict[str, Snapshot] = field(default_factory=dict)
     after: dict[str, Snapshot] = field(default_factory=dict)
     gradients: dict[str, list[Array]] = field(default_factory=dict)

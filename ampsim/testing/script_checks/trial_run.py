@@ -222,13 +222,14 @@ class TrialRun(Listener):
         """Return where a checkpoint is written: nowhere if files are not redirected."""
         return self.redirection.to_write(target) if self.redirection else io.BytesIO()
 
-    def end(self, why: str) -> None:
+    def end(self, why: str, error: str = "") -> None:
         """Write the outcome and leave the process without the script's own cleaning up."""
         sys.settrace(None)
         outcome = self.outcome
         for trace in self.optimizers:
             self._end_window(trace)
         outcome.ended = why
+        outcome.error = error
         outcome.events = self.recorder.events[self._first_event :]
         for (place, code), numbers in self._reads.items():
             # A function that reads the scale may divide by it.
@@ -290,9 +291,9 @@ class OverflowsRun(TrialRun):
     def _is_target(self, name: str, number: int) -> bool:
         return True
 
-    def end(self, why: str) -> None:
+    def end(self, why: str, error: str = "") -> None:
         self._look_at_averages()
-        super().end(why)
+        super().end(why, error)
 
 
 def _gradients(params: Sequence[Tensor]) -> object:
