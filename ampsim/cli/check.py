@@ -136,9 +136,7 @@ def check_scalers(
 
 def _advise(report: "Report") -> None:
     """Print the command that proposes traits for a scaler with several findings that they settle."""
-    from ampsim.testing.check import hint_of
-
-    hinted = [each.target for each in report.findings if hint_of(each.text)]
+    hinted = [each.target for each in report.findings if each.hint]
     for name in dict.fromkeys(hinted):
         count = hinted.count(name)
         if count >= FEW:

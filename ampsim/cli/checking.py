@@ -113,7 +113,6 @@ def _expected(text: str | None) -> dict[str, str]:
 
 def _show_table(judged: "Report") -> None:
     """Print a table, the findings, and a summary."""
-    from ampsim.testing.check import hint_of
     from ampsim.testing.report import COLOURS, sign
 
     table = bold_table("level")
@@ -128,10 +127,10 @@ def _show_table(judged: "Report") -> None:
         table.add_row(*cells)
     print_table(table)
     out.print()
-    texts = [text for _, text in judged.at_length()]
-    hinted = [text for text in texts if hint_of(text)]
-    for text in texts:
-        if hinted and text is hinted[0]:
+    is_told = False
+    for result, text in judged.at_length():
+        if result.hint and not is_told:
+            is_told = True
             out.print(
                 "Differences that a declaration may settle, if they are intended:\n"
             )

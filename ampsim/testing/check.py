@@ -52,6 +52,8 @@ class Result:
             is known to lack what the check needs; xfailed, xpassed: a failure was expected.
         text: the failure's message, the reason for an expectation, or why the check was skipped.
         is_overdue: whether it was ended by an alarm; that is never expected.
+        hint: how to declare the difference, if that settles a failure; "" if not.
+        raised: the exception of the target, in one line; "" for none.
     """
 
     check: Check
@@ -59,6 +61,8 @@ class Result:
     outcome: Outcome
     text: str = ""
     is_overdue: bool = False
+    hint: str = ""
+    raised: str = ""
 
     @property
     def is_finding(self) -> bool:
@@ -66,11 +70,24 @@ class Result:
         return self.outcome in ("failed", "xpassed")
 
 
-class BrokenError(AssertionError):
-    """A check failed; the text has the observed values."""
+class FailedError(AssertionError):
+    """A check failed.
+
+    Attributes:
+        hint: See `Result`, as raised.
+    """
+
+    def __init__(self, text: str, hint: str = "", raised: str = "") -> None:
+        super().__init__(text)
+        self.hint = hint
+        self.raised = raised
 
 
-class RaisedError(AssertionError):
+class BrokenError(FailedError):
+    """A property does not hold; the text has the observed values."""
+
+
+class RaisedError(FailedError):
     """A target raised during a check; the text starts with the name of the check and has the
     exception.
     """
@@ -186,27 +203,15 @@ def by_cause(results: Sequence[Result]) -> list[tuple[Result, str]]:
     """
     groups: dict[tuple[str, str], list[Result]] = {}
     for each in results:
-        groups.setdefault((each.target, _cause(each)), []).append(each)
+        cause = each.hint or each.raised or each.text
+        groups.setdefault((each.target, cause), []).append(each)
     merged = []
     for first, *others in groups.values():
         text = first.text
         if others:
             text += f"\n  also     {', '.join(each.check.name for each in others)}"
         merged.append((first, text))
-    return sorted(merged, key=lambda each: bool(hint_of(each[0].text)))
-
-
-def hint_of(text: str) -> str:
-    """Return the line of a failure that says how to declare the difference; "" for none."""
-    _, *lines = text.splitlines() or [""]
-    return next((line for line in lines if line.startswith("  hint  ")), "")
-
-
-def _cause(result: Result) -> str:
-    """Return the hint of a finding, or what was raised; else its own text."""
-    seen = result.text.partition("\n")[0].partition(": ")[2]
-    own = seen if seen.startswith("raised ") else result.text
-    return hint_of(result.text) or own
+    return sorted(merged, key=lambda each: bool(each[0].hint))
 
 
 def raise_findings(results: Iterable[Result]) -> list[Result]:

@@ -45,6 +45,8 @@ class Answer(NamedTuple):
     text: str
     is_last: bool = False  # the child ended with it
     is_overdue: bool = False
+    hint: str = ""
+    raised: str = ""
 
 
 def judge_apart(
@@ -100,7 +102,15 @@ def _result(check: Check, name: str, answer: Answer) -> Result:
     text = answer.text
     if answer.outcome == "failed" and not text.startswith(check.name):
         text = described(check, text)
-    return Result(check, name, answer.outcome, text, answer.is_overdue)
+    return Result(
+        check,
+        name,
+        answer.outcome,
+        text,
+        answer.is_overdue,
+        answer.hint,
+        answer.raised,
+    )
 
 
 @contextmanager
@@ -162,8 +172,10 @@ def _serve(
                     Answer(
                         result.outcome,
                         result.text,
-                        result.is_overdue,
-                        result.is_overdue,
+                        is_last=result.is_overdue,
+                        is_overdue=result.is_overdue,
+                        hint=result.hint,
+                        raised=result.raised,
                     )
                 )
                 left.pop(0)

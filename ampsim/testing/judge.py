@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from ampsim.testing.alarm import OverdueError, alarm, place
-from ampsim.testing.check import Check, Result, described, settled
+from ampsim.testing.check import Check, FailedError, Result, described, settled
 
 
 class NotApplicableError(Exception):
@@ -55,4 +55,9 @@ def judged(
         if isinstance(error.__cause__, OverdueError):
             return Result(check, target, "failed", str(error), is_overdue=True)
         failure = error
-    return Result(check, target, *settled(check, failure, reason))
+    outcome, text = settled(check, failure, reason)
+    if outcome == "failed" and isinstance(failure, FailedError):
+        return Result(
+            check, target, outcome, text, hint=failure.hint, raised=failure.raised
+        )
+    return Result(check, target, outcome, text)

@@ -106,7 +106,15 @@ def test_all_formats_write_empty_reports():
 
 def told(check, seen, history="inf", target="theirs"):
     story = f"\n  property {check.statement}\n  scaler   init_scale=1.0\n  history  {history}\n  scale    1.0 -> 2.0"
-    return Result(check, target, "failed", f"{check.name}: {seen}{story}")
+    raised = seen if seen.startswith("raised ") else ""
+    text = f"{check.name}: {seen}{story}"
+    return Result(check, target, "failed", text, raised=raised)
+
+
+def test_hint_of_an_exception_is_none():
+    quoted = told(BUDGET, "raised OSError: 5\n  hint     try again")
+    other = told(NORMAL, "rose")
+    assert [each for each, _ in by_cause([quoted, other])] == [quoted, other]
 
 
 def test_findings_with_one_cause_are_merged():
@@ -126,7 +134,8 @@ def test_findings_with_one_cause_are_merged():
     ]
     assert len(Report(causes).at_length()) == 2
     hinted = [
-        replace(each, text=f"{each.text}\n  hint     a min_scale") for each in apart
+        replace(each, text=f"{each.text}\n  hint     a min_scale", hint="a min_scale")
+        for each in apart
     ]
     assert len(Report(hinted).at_length()) == 1
     assert [each for each, _ in by_cause([hinted[0], apart[1]])] == [

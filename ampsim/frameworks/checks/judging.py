@@ -157,7 +157,7 @@ def _verdict(
         kind = BrokenError if isinstance(error, BrokenError) else RaisedError
         seen = str(error)
         if kind is RaisedError:
-            seen = f"raised {type(error).__name__}: {error}"
+            seen = failure.raised
         raise kind(check.message(failure, examples))
 
     documented = {} if check.name in ENDS else adapter.deviations

@@ -58,6 +58,11 @@ class Failure:
     values: Mapping[str, Any]
     error: BaseException
 
+    @property
+    def raised(self) -> str:
+        """The exception, as "raised KeyError: 1"."""
+        return f"raised {type(self.error).__name__}: {self.error}"
+
     def story(self) -> Story:
         """Return what was requested, generated, and done, as lines of (label, text)."""
         return self.example.story(self.values)
@@ -133,8 +138,12 @@ class ScalerCheck(Check):
             )
             if not any(label == "hint" for label, _ in hints):
                 failure = self.apart(failure, chosen)
-        kind = BrokenError if isinstance(failure.error, BrokenError) else RaisedError
-        raise kind(self.message(failure, chosen, hints)) from None
+        text = self.message(failure, chosen, hints)
+        hint = dict(hints).get("hint", "")
+        if isinstance(failure.error, BrokenError):
+            raise BrokenError(text, hint) from None
+        raised, *_ = failure.raised.splitlines()
+        raise RaisedError(text, hint, raised) from None
 
     def apart(self, failure: Failure, examples: Examples) -> Failure:
         """Return a failure without the differences that the scaler's observed traits settle.
@@ -230,7 +239,7 @@ class ScalerCheck(Check):
         if isinstance(error, OverdueError):
             where.append(("where", place(error)))
         elif not isinstance(error, BrokenError):
-            seen = f"raised {type(error).__name__}: {error}"
+            seen = failure.raised
             for frame in user_frames(error):
                 call = f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}"
                 where.append(("where", call))
