@@ -134,6 +134,7 @@ class Recorder:
 
     def optimizer(self, optimizer: Any) -> OptimizerTrace:
         """Return what is known of an optimizer, or of the one that a framework has wrapped."""
+        # An optimizer has a `state` dict of its own, also if it has an attribute `optimizer`.
         while hasattr(optimizer, "optimizer") and not isinstance(
             vars(optimizer).get("state"), dict
         ):
