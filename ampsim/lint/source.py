@@ -16,6 +16,7 @@ from ampsim.lint.names import (
     SCHEDULE,
     assigned_in,
     called,
+    keywords_of,
     kind_by_class,
     kind_by_name,
     leaf,
@@ -115,9 +116,11 @@ class Source:
     @cached_property
     def disabled(self) -> bool:
         """Whether each scaler that the file makes is made with ``enabled=False``."""
-        made = re.findall(r"GradScaler\(([^)]*)", self.text)
-        off = [each for each in made if re.search(r"enabled\s*=\s*False", each)]
-        return bool(made) and made == off
+        enabled = [keywords_of(call).get("enabled") for call, _ in self.scalers()]
+        return bool(enabled) and all(
+            isinstance(value, ast.Constant) and value.value is False
+            for value in enabled
+        )
 
     def defines(self, name: str) -> bool:
         """Return whether a function, method, or class of this file has a name."""

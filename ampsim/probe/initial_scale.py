@@ -70,16 +70,18 @@ def calibrate(
         highest = total.overflow_threshold(fmt), inner.overflow_threshold(fmt)
         threshold = min(*highest, 2.0**126)
         passes += 1
-        while not is_finite(model, loss, threshold):
-            # A gradient inside a module was larger.
+        # A gradient inside a module may be larger. A loss of inf is so at each scale.
+        while threshold and not is_finite(model, loss, threshold):
             threshold /= 2
             passes += 1
+        if not threshold:
+            break
         init_scale = math.ldexp(threshold, -headroom)
         lost = total.lost(init_scale, fmt)
         return Calibration(init_scale, threshold, lost, passes)
     raise ValueError(
-        f"gradients are not finite at scales {', '.join(f'{scale:g}' for scale in TRIALS)}: expected finite "
-        "gradients; the forward pass overflows or the batch has NaN: run ampsim.probe.find_fp32_modules"
+        f"loss or gradients are not finite at scales {', '.join(f'{scale:g}' for scale in TRIALS)}: expected a finite "
+        "loss and gradients; the forward pass overflows or the batch has NaN: run ampsim.probe.find_fp32_modules"
     )
 
 

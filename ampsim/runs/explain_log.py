@@ -225,8 +225,8 @@ def _is_lasting(finding: Finding) -> bool:
     """Return whether no run goes on from a problem."""
     row = table().get(finding.id, {})
     if "lasting_rise" in row:
-        rise = float(finding.values["last"]) / float(finding.values["lowest"])
-        return bool(abs(rise) > row["lasting_rise"])
+        last, lowest = float(finding.values["last"]), float(finding.values["lowest"])
+        return bool(abs(last) > row["lasting_rise"] * abs(lowest))
     return bool(row.get("lasting", "nonfinite" in row))
 
 

@@ -114,7 +114,10 @@ def stating(
             issue=address(issue),
             **fields,
         )
-        return checks.setdefault(made.name, made)
+        if made.name in checks:
+            raise ValueError(f"a check {made.name!r} exists: expected another name")
+        checks[made.name] = made
+        return made
 
     return state
 

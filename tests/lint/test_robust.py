@@ -161,7 +161,11 @@ def train(loader, scheduler):
 def test_disabled_scaler_hides_no_findings() -> None:
     off = "def evaluate():\n    scaler = GradScaler(enabled=False)\n"
     assert [each.code for each in lint(off + FREE, codes=["AMP101"])] == ["AMP101"]
-    assert lint(FREE.replace("()\n", "(enabled=False)\n", 1), codes=["AMP101"]) == []
+    for off in (
+        "(enabled=False)\n",
+        "(init_scale=float(2), enabled=False)  # as GradScaler()\n",
+    ):
+        assert lint(FREE.replace("()\n", off, 1), codes=["AMP101"]) == []
 
 
 def test_a_form_feed_begins_no_line() -> None:

@@ -144,6 +144,12 @@ def test_forward_overflow_raises():
             )
 
 
+def test_infinite_loss_with_finite_gradients_raises():
+    model = nn.Linear(4, 1)
+    with pytest.raises(ValueError, match="loss or gradients are not finite"):
+        calibrate(model, lambda: model(torch.ones(1, 4)).sum() + math.inf)
+
+
 def test_invalid_loss_raises():
     model = Network()
     for value in (3.0, torch.full((2,), 3.0, requires_grad=True)):

@@ -297,3 +297,10 @@ def test_resumed_run_is_one_run(tmp_path: Path) -> None:
     explanation = explain(path)
     assert "runs in this file" not in explanation.text()
     assert "loss (records: 60): first 4" in explanation.text()
+
+
+def test_earlier_run_may_begin_at_zero() -> None:
+    losses = [0, 0, 0, 0, *(10 * step**2 for step in range(4, 61))]
+    first = [f"step {step} loss {loss}\n" for step, loss in enumerate(losses)]
+    second = [f"step {step} loss {3 - step / 30}\n" for step in range(60)]
+    assert explain([*first, *second]).verdict == "problem"

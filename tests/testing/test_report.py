@@ -7,7 +7,14 @@ import pytest
 
 pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
 
-from ampsim.testing.check import Result, by_cause, findings, raise_findings
+from ampsim.testing.check import (
+    Check,
+    Result,
+    by_cause,
+    findings,
+    raise_findings,
+    stating,
+)
 from ampsim.testing.report import FORMATS, Report
 from ampsim.testing.scaler_checks import CHECKS
 from ampsim.testing.scaler_checks.run import chosen
@@ -180,3 +187,13 @@ def test_scalers_keep_separate_errors():
     assert len(by_cause(both)) == 2
     twice = [Result(check, "theirs", "failed", text) for check in (NORMAL, BUDGET)]
     assert len(by_cause(twice)) == 1
+
+
+def test_second_check_of_a_name_raises() -> None:
+    def is_even() -> None:
+        """Numbers are even."""
+
+    checks: dict[str, Check] = {}
+    stating(Check, checks, level=0)(is_even)
+    with pytest.raises(ValueError, match="'is_even' exists"):
+        stating(Check, checks, level=0)(is_even)
