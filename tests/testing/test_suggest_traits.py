@@ -17,7 +17,7 @@ from ampsim.testing.check import BrokenError  # noqa: E402
 from ampsim.testing.construction import CONSTANTS  # noqa: E402
 from ampsim.testing.examples import Examples  # noqa: E402
 from ampsim.testing.scaler_checks import run as judge  # noqa: E402
-from ampsim.testing.scaler_checks.subject import as_subject  # noqa: E402
+from ampsim.testing.scaler_checks.subject import Subject, as_subject  # noqa: E402
 from ampsim.testing.scaler_checks.suggest_traits import (  # noqa: E402
     DECLARED,
     SENTENCES,
@@ -456,3 +456,21 @@ def test_fault_is_shown_alone(scaler, name, seen):
     with pytest.raises(AssertionError, match=f"^{name}: {seen}") as failure:
         CHECKS[name](scaler, examples=60)
     assert "  hint " not in str(failure.value)
+
+
+class PatientKeepsItsStreak(Patient):
+    """An overflow that it tolerates leaves the growth tracker as it was."""
+
+    def advance(self, found):
+        _, streak = self.now
+        super().advance(found)
+        if found and self.left < 2:
+            self.now = (self.now[0], streak)
+
+
+def test_commands_have_the_observed_traits():
+    subject = Subject(PatientKeepsItsStreak, name="mine:Patient")
+    with pytest.raises(AssertionError) as failure:
+        CHECKS["growth_waits_for_interval"](subject, examples=60)
+    emit = str(failure.value).partition("  emit ")[2]
+    assert "hysteresis=2" in emit

@@ -148,12 +148,13 @@ class ScalerCheck(Check):
     def apart(self, failure: Failure, examples: Examples) -> Failure:
         """Return a failure without the differences that the scaler's observed traits settle.
 
-        Another example then shows what is left. The failure stays if they change nothing.
+        Another example may then show what is left. Its commands have the observed traits, so that
+        a test that is written of it passes once the fault is repaired.
         """
         left = self.falsify(as_observed(failure.example.subject), examples)
         if left is None or isinstance(left.error, OverdueError):
             return failure
-        return failure if str(left.error) == str(failure.error) else left
+        return left
 
     def skip_reason(self, subject: Subject) -> str:
         """Return which features that this check needs a scaler lacks, and why; "" if none."""
