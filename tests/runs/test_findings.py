@@ -378,3 +378,11 @@ def test_lasting_nan_of_mean_is_sick() -> None:
 
     assert explain(log(2, 2, NAN, NAN, NAN, 2, 1, 1, 1)).verdict == "problem"
     assert not explain(log(NAN, NAN, NAN, 2, 2, 2, 1, NAN, 1)).problems
+
+
+def test_divergence_begins_at_last_usual_loss() -> None:
+    losses = [36.4 * max(math.exp(-step / 20), 0.3) for step in range(400)]
+    losses[340:] = [min(11 * 1.6 ** (step - 339), 4e4) for step in range(340, 400)]
+    lines = [f"step {step} loss {loss:.4f}\n" for step, loss in enumerate(losses)]
+    found = [each for each in explain(lines).findings if each.id == "loss-diverged"]
+    assert [each.place for each in found] == ["step 341"]

@@ -175,8 +175,9 @@ def loss_leaped(run: Evidence) -> Iterator[Finding]:
     factor = 100 if loss.finite.min() > 0 else 1e4
     far = factor * max(begin, 1.0)
     fields = {"lowest": begin, "highest": highest, "last": end}
-    if end > far:
-        yield at(loss, part, "loss-diverged", **fields)
+    if end > far and not any(loss_diverged(run)):
+        last_usual = int(np.flatnonzero(np.abs(loss.values) <= begin)[-1])
+        yield at(loss, last_usual, "loss-diverged", **fields)
     if highest > min(far, TOO_LARGE):
         row = int(np.flatnonzero(np.abs(loss.values) == highest)[0])
         severity = "problem" if end > 0.9 * begin else "warning"
