@@ -651,8 +651,8 @@ def steps_twice_with_the_same_gradients():
         scaler.update()
 
 
-@wrong("scaler_is_updated_once")
-def updates_after_each_of_two_steps():
+@right
+def updates_after_each_complete_pass():
     generator, optimizer, scaler = parts()
     critic = net(4, 1)
     other = torch.optim.Adam(critic.parameters())
@@ -665,7 +665,7 @@ def updates_after_each_of_two_steps():
         other.zero_grad()
         scaler.scale(critic(made.detach()).mean()).backward()
         scaler.step(other)
-        scaler.update()  # WRONG
+        scaler.update()
 
 
 @wrong("gradients_are_used_once")

@@ -15,10 +15,6 @@ NEVER_CLEARED = (
     "call optimizer.zero_grad() in each iteration"
 )
 LATE = "the step does not use what is clipped: clip before scaler.step(optimizer), after scaler.unscale_(optimizer)"
-UNEVEN = (
-    "the losses of one iteration have different scales, and the growth interval counts each update: call "
-    "scaler.update() once, after the steps of all optimizers"
-)
 AGAIN = (
     "the gradients are divided by the scale a second time, and the optimizer moves twice: "
     "step once per backward pass"
@@ -56,37 +52,6 @@ def scaler_is_created_once(run: Observation) -> Iterator[Finding]:
             seen = f"{name} is stepped by another scaler than before: {event.scaler}"
             yield Finding(places[event.scaler], seen, cause, [event])
         last[name] = event.scaler
-
-
-@check
-def scaler_is_updated_once(run: Observation) -> Iterator[Finding]:
-    """A scaler is updated once per batch if it steps several optimizers, after all of them."""
-    needs(run.of_kind("batch"), "no batch of a torch DataLoader was seen")
-    for scaler in run.scalers:
-        for calls in _batches(run, scaler.name):
-            steps = [name for event in calls for name in event.optimizers]
-            updates = [event for event in calls if event.kind == "update"]
-            # As by several complete iterations.
-            is_repeated = len(steps) > len({*steps})
-            is_own = not any(event.where.library for event in updates)
-            if 1 < len(updates) == len(steps) and is_own and not is_repeated:
-                for event in updates:
-                    seen = (
-                        f"one of {len(updates)} updates of {scaler.name} for one batch"
-                    )
-                    yield Finding(event.where, seen, UNEVEN, calls)
-
-
-def _batches(run: Observation, scaler: str) -> Iterator[list[Event]]:
-    """Yield the steps and updates of a scaler between two batches."""
-    calls: list[Event] = []
-    for event in run.of_kind("batch", "step", "update"):
-        if event.kind == "batch":
-            yield calls
-            calls = []
-        elif event.scaler == scaler:
-            calls.append(event)
-    yield calls
 
 
 @check

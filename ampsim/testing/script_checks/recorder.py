@@ -23,7 +23,6 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
-from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ampsim.testing.lines import OWN, TORCH, Place, running_code, where
 from ampsim.testing.script_checks.patching import Patches
@@ -122,7 +121,6 @@ class Recorder:
             if clip := getattr(torch.nn.utils.clip_grad, name, None):
                 patches.everywhere(clip, "clip", self._clip)
         patches.everywhere(torch.autograd.backward, "backward", self._backward)
-        patches.function(_BaseDataLoaderIter, "__next__", "batch", self._batch)
         patches.everywhere(torch.save, "save", self._save)
         patches.everywhere(pickle.dump, "save", self._save)
         for name in READS:
@@ -365,10 +363,6 @@ class Recorder:
         self.saves.append(Save(event, folder, kinds, bool(own_kind(value))))
         bound.arguments[name] = self.listener.save_target(target)
         original(*bound.args, **bound.kwargs)
-
-    def _batch(self, original: Any, batches: Any) -> Any:
-        self._add("batch")
-        return original(batches)
 
     def _load(self, original: Any, optimizer: Any, state_dict: Any) -> None:
         if state_dict["state"]:  # not a fresh one's

@@ -8,7 +8,7 @@ from torch import Tensor
 from ampsim.testing.lines import Place
 
 Kind = Literal[
-    "scale", "backward", "unscale_", "clip", "step", "optimizer.step", "update", "batch", "schedule", "save", "load",
+    "scale", "backward", "unscale_", "clip", "step", "optimizer.step", "update", "schedule", "save", "load",
 ]  # fmt: skip
 
 
