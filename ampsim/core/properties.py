@@ -2,8 +2,8 @@
 
 A property reads the rule and the observed scales and does not call the state machine. State machine
 and properties were written independently, so that each tests the other. The name of a property is
-its test id, the first word of a message of the conformance suite, the key of an expected failure,
-and its row in the paper.
+its test id, the first word of a message of the conformance suite, and the key of an expected
+failure.
 
 `UPDATE_PROPERTIES` cover one update, `HISTORY_PROPERTIES` a whole run.
 `ampsim.testing.scaler_checks` covers the steps. A property returns None if it holds or does not
