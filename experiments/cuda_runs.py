@@ -7,7 +7,8 @@ A log shows the scale of some steps and some overflows, so all states that the s
 in are followed from row to row (`corpus/follow.py`). A row that none of them can produce is a
 break. The rule is that of the program, with the settings that the log, or else the program's
 configuration, gives. Most rows repeat the scale of the row before, so their share has no power: the
-score is the breaks among the *moves*, and the files without a break. The control is the same rule
+score is the breaks among the *moves*, and the files without a break. The same is scored with the
+defaults of the scaler where the log prints no setting. The control is the same rule
 with a growth interval three times as long; other wrong intervals show how near a rival may be.
 
 Device: cpu.
@@ -21,6 +22,7 @@ from itertools import groupby, pairwise
 from operator import itemgetter
 from typing import Any, cast
 
+from ampsim.core import dialects
 from ampsim.core.json_lines import Record
 from ampsim.core.machine import Rule
 from ampsim.core.theory import pathwise
@@ -106,12 +108,14 @@ def judge(run: runs.Run, steps: int) -> Record:
     followed, control = (
         follow(each, rows, counts_skips=counts_skips) for each in (rule, controlled)
     )
+    at_defaults = follow(default_rule(run, rule), rows, counts_skips=counts_skips)
     return {
         **shown,
         "verdict": "differs" if followed.breaks else "reproduced",
         "moves": followed.moves,
         "breaks": followed.breaks,
         "control": len(control.breaks),
+        "defaults": len(at_defaults.breaks),
         "rivals": {
             name: len(
                 follow(other(rule, wrong), rows, counts_skips=counts_skips).breaks
@@ -124,6 +128,13 @@ def judge(run: runs.Run, steps: int) -> Record:
         "hysteresis": rule.hysteresis,
         **budget(rule, rows, restarts=followed.restarts),
     }
+
+
+def default_rule(run: runs.Run, rule: Rule) -> Rule:
+    """Return a rule with the interval that the log prints, else with the scaler's defaults."""
+    defaults = dialects.get(runs.PROGRAMS[run["program"]].dialect)
+    interval = run["interval"] or defaults.growth_interval
+    return rule.replace(growth_interval=interval, max_scale=defaults.max_scale)
 
 
 def other(rule: Rule, interval: Callable[[int], int]) -> Rule:

@@ -4,7 +4,8 @@ A scaler with a fault runs on overflow thresholds that `recorded_thresholds` rec
 and prints its scale every so many steps, or every hundred steps and at each overflow, as DeepSpeed
 does. The state machine without the fault is followed through what is printed alone, as in
 `cuda_runs`: no gradient or loss is known. The fault is *shown* if some printed scale is none that
-the state machine can reach. "no fault" must never be shown.
+the state machine can reach. "counts" is another test: theorem T1 on the number of overflows and on
+the first and the last scale. "no fault" must never be shown.
 
 Device: cpu. Nothing is trained.
 """
@@ -18,6 +19,7 @@ from typing import NamedTuple
 
 from ampsim.core.json_lines import Record
 from ampsim.core.machine import Rule
+from ampsim.core.theory import pathwise
 from experiments import runner
 from experiments.corpus.follow import Row, follow
 from experiments.policy_benchmark import RECORDED, recorded
@@ -134,8 +136,18 @@ def run(
         }
         for form, rows in {**forms, "overflows": overflow_rows(steps)}.items():
             shown[form] += bool(follow(rule, rows, counts_skips=True).breaks)
+        shown["counts"] += exceeds_bound(rule, steps)
     tick(config.steps)
     return {"runs": len(runs), "shown": dict(shown)}
+
+
+def exceeds_bound(rule: Rule, steps: Sequence[Step]) -> bool:
+    """Return whether the number of overflows alone, with the first and last scale, is too large."""
+    first, *later = steps
+    skips = sum(step.overflows for step in later)
+    # Steps before the first one may have counted towards a growth.
+    counted = len(later) + rule.growth_interval
+    return skips > pathwise.skips(rule, counted, first.after - later[-1].after)
 
 
 def every_rows(steps: Sequence[Step], every: int) -> list[Row]:
