@@ -66,6 +66,15 @@ def test_log_sentences_match_data():
     last = [row for row in rows if row["sample"] == LOGS[-1]]
     undecided = sum(row["first"] not in ("problem", HEALTHY) for row in last)
     assert f"{undecided} of {len(last)} such logs are undecided" in TEXT
+    for sample, words in ((5, "{} of the 15 have"), (6, "{} of them have")):
+        short = [
+            row
+            for row in rows
+            if row["sample"] == sample
+            and row["first"] not in ("problem", HEALTHY)
+            and row["lines"] < 15
+        ]
+        assert f"{words.format(len(short))} fewer than 15 lines" in TEXT
     words = Counter(row["truth"] for row in rows if row["says_nan"])
     totals = Counter(row["truth"] for row in rows)
     assert f"finds {words['problem']} of the {totals['problem']} problems" in TEXT
@@ -92,6 +101,18 @@ def test_script_results_match_data():
     ]
     for cells in ([found("check-loop", sample) for sample in SCRIPTS], ran, accused):
         assert f"| {' | '.join(cells)} |" in TEXT
+
+
+def test_cost_of_checked_scripts_matches_data():
+    costs = [row["cpu_seconds"] for row in of("check-loop") if "cpu_seconds" in row]
+    ratios = [cost["checked"] / cost["alone"] for cost in costs]
+    alone, checked = (
+        sum(cost[kind] for cost in costs) for kind in ("alone", "checked")
+    )
+    assert (
+        f"{checked / alone:.1f} times the CPU time of a run alone "
+        f"({min(ratios):.1f} to {max(ratios):.1f} times)"
+    ) in TEXT
 
 
 def test_lint_recall_matches_data():
